@@ -1,0 +1,166 @@
+"""The schema of params.yaml: every setting of a run, its type and its meaning.
+
+Unknown keys are errors. The `trainer` and `lora` sections are handed to TRL's and PEFT's classes as they are, so
+their documentation is the reference; `tasks.config.trl` checks them against those classes.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""Something that stands in file names, run names and lm-eval task names."""
+
+
+class Section(BaseModel):
+    """A frozen part of params.yaml that takes no key it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Model(Section):
+    """The base model: where every progression starts."""
+
+    path: str
+    """A local folder (relative to the project) or a Hugging Face model id."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hugging Face model id; resolved to a commit before anything runs."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The type that weights are loaded in, for training and for evaluation."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model. Only for models whose code was read."""
+
+
+class Split(Section):
+    """Shares of a source's problems that go to each split; a problem's place is a hash of its prompt."""
+
+    train: Share = 0.0
+    dev: Share = 0.0
+    eval: Share = 0.0
+
+    @model_validator(mode="after")
+    def shares_add_up(self) -> "Split":
+        total = self.train + self.dev + self.eval
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"the shares train, dev and eval must add up to 1, not {total:g}")
+        return self
+
+
+class Source(Section):
+    """One file of problems."""
+
+    path: Path
+    """JSON lines, relative to the project. A missing file that DVC knows is pulled or reproduced."""
+    split: Split
+    verifier: Name = "numeric"
+    """The kind of verifier for rows that name none: a module of `tasks.rewards`."""
+
+
+class Data(Section):
+    """Where problems come from and how they are split."""
+
+    sources: Annotated[dict[Name, Source], Field(min_length=1)]
+    """Sources by name. The name stays on every row, so that an lm-eval task can pick its items by it."""
+
+
+class Training(Section):
+    """A training stage."""
+
+    lora: dict[str, Any] | None = None
+    """Arguments of `peft.LoraConfig`; null trains all weights."""
+    timeout: Annotated[float, Field(gt=0)] = 86400.0
+    """Seconds after which the stage is stopped as failed."""
+    trainer: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the stage's TRL configuration class, verbatim."""
+
+
+class SFT(Training):
+    """Supervised fine-tuning on rows with a solution (`trl.SFTConfig`)."""
+
+
+class GRPO(Training):
+    """Group relative policy optimisation on rows with something to verify (`trl.GRPOConfig`)."""
+
+    samples_per_step: Annotated[int, Field(ge=0)] = 8
+    """Completions kept with their scores at each step, for people to read."""
+
+
+class Evaluation(Section):
+    """How lm-eval measures the models."""
+
+    include_path: Path = Path("evals")
+    """The folder of lm-eval tasks, relative to the project."""
+    tasks: Annotated[list[str], Field(min_length=1)]
+    """Names of lm-eval tasks; the gate's rules name some of them."""
+    batch_size: Annotated[int, Field(ge=1)] = 8
+    """Items per batch. Fixed, for results depend on it in low precision."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Only the first so many items of each task: for smoke tests, never for a verdict worth having."""
+    timeout: Annotated[float, Field(gt=0)] = 86400.0
+    """Seconds after which the evaluation is stopped as failed."""
+
+
+class Primary(Section):
+    """The rule that the candidate must win by."""
+
+    task: str
+    metric: str = "acc"
+    min_gain: Annotated[float, Field(ge=0)] = 0.01
+    """The smallest gain worth a promotion, in the metric's own unit."""
+
+
+class Guard(Section):
+    """A task on which the candidate must not fall by more than a margin."""
+
+    task: str
+    metric: str = "acc"
+    margin: Annotated[float, Field(ge=0)] = 0.02
+
+
+class Gate(Section):
+    """When a candidate replaces the champion."""
+
+    primary: Primary
+    guards: list[Guard] = Field(default_factory=list)
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """Level of the intervals; the tests use one minus this as their level."""
+
+    @model_validator(mode="after")
+    def guards_are_other_tasks(self) -> "Gate":
+        rules = [(self.primary.task, self.primary.metric), *((g.task, g.metric) for g in self.guards)]
+        if len(set(rules)) < len(rules):
+            raise ValueError("a task and metric may stand in one rule only")
+        return self
+
+
+class Registry(Section):
+    """Where models are registered."""
+
+    name: Annotated[str, Field(pattern=r"^[^/:]+$")]
+    """The registered model's name in MLflow; `models:/NAME@champion` is the model in production."""
+
+
+class Params(Section):
+    """Every setting of a run."""
+
+    workspace: Path = Path(".ratchet")
+    """The folder that all outputs go to, relative to the project."""
+    seed: Annotated[int, Field(ge=0)] = 42
+    """The one seed of the run."""
+    model: Model
+    data: Data
+    sft: SFT = SFT()
+    grpo: GRPO = GRPO()
+    evaluation: Evaluation
+    gate: Gate
+    registry: Registry
+
+    @model_validator(mode="after")
+    def gate_tasks_are_evaluated(self) -> "Params":
+        for rule in (self.gate.primary, *self.gate.guards):
+            if rule.task not in self.evaluation.tasks:
+                known = ", ".join(self.evaluation.tasks)
+                raise ValueError(f"the gate needs task {rule.task!r}, which evaluation.tasks does not name ({known})")
+        return self
