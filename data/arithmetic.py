@@ -25,9 +25,7 @@ BARE_SHARE = 0.6
 
 def chain(rng: random.Random, length: int) -> str:
     """A chain of `length` integers from 0 to 9 joined by `+` and `-`, such as `7-5+5+7`."""
-    return str(rng.randint(0, 9)) + "".join(
-        rng.choice("+-") + str(rng.randint(0, 9)) for _ in range(length - 1)
-    )
+    return str(rng.randint(0, 9)) + "".join(rng.choice("+-") + str(rng.randint(0, 9)) for _ in range(length - 1))
 
 
 def steps(prompt: str) -> list[str]:

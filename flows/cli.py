@@ -1,0 +1,126 @@
+"""The `ratchet` command: parses, calls a flow, prints. Results go to stdout, logs and errors to stderr."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tasks.errors import UserError
+
+if TYPE_CHECKING:
+    from tasks.config import Configuration
+
+app = typer.Typer(
+    help="Retrain language models and only ever move production forward.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Project = Annotated[Path | None, typer.Option(help="Folder of params.yaml; default: here or the nearest above.")]
+Recipe = Annotated[str | None, typer.Option(help="Lay recipes/NAME/params.yaml over params.yaml.", metavar="NAME")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("-S", "--set", help="Override a parameter; may be repeated.", metavar="KEY.PATH=VALUE"),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+def main() -> None:
+    """Run the command; a user's mistake ends it with its message and exit code 2, never with a traceback."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"ratchet: {error}", err=True)
+        sys.exit(2)
+    except Exception as error:
+        if type(error).__name__ not in ("StageFailed", "ChampionMoved"):
+            raise
+        typer.echo(f"ratchet: {error}", err=True)
+        sys.exit(1)
+
+
+@app.command()
+def run(
+    project: Project = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parameters and the plan; run nothing.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to FILE.", metavar="FILE")] = None,
+) -> None:
+    """Retrain: prepare, SFT, GRPO, evaluate, gate, and promote what has earned it."""
+    config = _configure(project, recipe, overrides)
+    from flows import plan as planning
+    from flows import show
+
+    plan = planning.make(config)
+    planning.check(config, plan)
+    if dry_run:
+        show.plan(config, planning.rows(config, plan))
+        return
+    from flows.progression import progression
+
+    result = progression(config.root, recipe, overrides)
+    if json_file:
+        temporary = json_file.with_name(f".{json_file.name}.partial")
+        temporary.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        temporary.replace(json_file)
+    show.result(config, result)
+
+
+@app.command()
+def status(project: Project = None, overrides: Overrides = None, as_json: JsonFlag = False) -> None:
+    """Show the champion and the last progressions with their verdicts."""
+    config = _configure(project, None, overrides)
+    from flows import show
+
+    show.status(config, as_json)
+
+
+@app.command()
+def gate(
+    baseline: Annotated[Path, typer.Option(help="Scores of the model to beat: JSON lines of {id, score}.")],
+    candidate: Annotated[Path, typer.Option(help="Scores of the candidate, of the same items.")],
+    min_gain: Annotated[float, typer.Option(help="The smallest gain worth a promotion.")] = 0.01,
+    confidence: Annotated[float, typer.Option(help="Level of the interval.")] = 0.95,
+    metric: Annotated[str | None, typer.Option(help="Which metric, where a score is an object of several.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare two files of scores, item by item, and print the verdict."""
+    from tasks import gating
+
+    verdict = gating.compare_files(baseline, candidate, min_gain=min_gain, confidence=confidence, metric=metric)
+    if as_json:
+        typer.echo(verdict.model_dump_json(indent=2))
+    else:
+        typer.echo(gating.verdict_prose(verdict).replace("**", ""))
+
+
+@app.command()
+def report(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A progression's run id, its start, or `latest`.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page; default: the run's own folder.")] = None,
+    project: Project = None,
+    overrides: Overrides = None,
+) -> None:
+    """Write the one-page report of a progression and print where it is."""
+    config = _configure(project, None, overrides)
+    from flows import show
+
+    typer.echo(show.report(config, run_id, out))
+
+
+def _configure(project: Path | None, recipe: str | None, overrides: list[str] | None) -> "Configuration":
+    from flows import environment
+    from tasks.config import find_project, load
+
+    root = find_project(project or Path.cwd())
+    config = load(root, recipe, overrides or [])
+    environment.configure(config.workspace)
+    return config
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What a run would do: its stages, their keys, and which of them are up to date."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tasks import evaluate, hub, prepare, registry, stage, store, tracking, train
+from tasks.config import Configuration
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stages of a run, before anything has run."""
+
+    base: hub.BaseModel
+    prepare: store.Stage
+    sft: store.Stage
+    grpo: store.Stage
+
+    @property
+    def candidate(self) -> store.Stage:
+        """The stage whose model is meant to become the champion."""
+        return self.grpo
+
+    def evaluate(self, config: Configuration, challenged: registry.Version | None) -> store.Stage:
+        """The evaluation of this plan's models and of the champion that they challenge."""
+        return evaluate.plan(config, self.base, self.prepare, [self.sft, self.grpo], challenged)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the plan as it is shown."""
+
+    stage: str
+    key: str
+    up_to_date: bool
+    why: str
+
+
+def make(config: Configuration) -> Plan:
+    """The plan of a run.
+
+    Raises:
+        UserError: the base model, or the file of a source, is not there.
+    """
+    base = hub.resolve(config.params.model, config.root, config.place("model", "path"))
+    prepared = prepare.plan(config)
+    sft = train.plan(config, "sft", base, [prepared])
+    grpo = train.plan(config, "grpo", base, [prepared, sft])
+    return Plan(base, prepared, sft, grpo)
+
+
+def check(config: Configuration, plan: Plan) -> None:
+    """Check everything that can be checked before anything runs.
+
+    A training stage that is up to date has had its arguments accepted, and is not checked again.
+
+    Raises:
+        UserError: TRL or PEFT rejects an argument, or an evaluation task is unknown.
+    """
+    stages = stage.stages_folder(config)
+    for planned in (plan.sft, plan.grpo):
+        if store.explain(stages, planned) != store.UP_TO_DATE:
+            train.check(config, planned)
+    evaluate.check(config)
+
+
+def champion(config: Configuration, client: "MlflowClient") -> registry.Version | None:
+    """The model in production."""
+    return registry.champion(client, config.params.registry.name)
+
+
+def is_champion(candidate: store.Output | None, current: registry.Version | None) -> bool:
+    """Whether a trained candidate is, byte for byte, the model in production."""
+    return candidate is not None and current is not None and candidate.model_digest() == current.model_digest
+
+
+def rows(config: Configuration, plan: Plan) -> list[Row]:
+    """The plan as a table: what would run, and why."""
+    stages = stage.stages_folder(config)
+    current = champion(config, tracking.connect(config.workspace)) if tracking.exists(config.workspace) else None
+    challenged = None if is_champion(store.read(stages, plan.candidate), current) else current
+    planned = [plan.prepare, plan.sft, plan.grpo, plan.evaluate(config, challenged)]
+    whys = [store.explain(stages, each) for each in planned]
+    return [Row(s.name, s.key, why == store.UP_TO_DATE, why) for s, why in zip(planned, whys, strict=True)]

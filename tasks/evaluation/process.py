@@ -1,0 +1,80 @@
+"""The evaluation process: `python -m tasks.evaluation.process SPEC` (`tasks.evaluation.spec.EvaluationSpec`).
+
+It writes into the spec's output folder `records/MODEL/TASK.jsonl`, one line per item (`tasks.evaluation.records`);
+`scores.json`, lm-eval's aggregates by model, task and metric; and `settings.json`, what must be equal for the records
+of two evaluations to be comparable.
+"""
+
+import gc
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tasks.evaluation.records import Record, check_pairs, records, scores
+from tasks.evaluation.spec import EvaluationSpec
+from tasks.processes import entry
+
+
+def work(spec: EvaluationSpec) -> None:
+    """Evaluate every model on every task; raises UserError for what the user can mend."""
+    import logging
+
+    import lm_eval
+    import torch
+    import transformers
+
+    from tasks.evaluation import harness
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    tasks = harness.load_tasks(spec)
+    by_task: dict[str, dict[str, list[Record]]] = {name: {} for name in tasks}
+    all_scores: dict[str, dict[str, dict[str, float]]] = {}
+    for model_name, model in spec.models.items():
+        lm = harness.load_model(model_name, model, spec.batch_size)
+        for task_name, task in tasks.items():
+            started = time.monotonic()
+            results, samples = harness.answer(lm, task, spec.limit, spec.seed)
+            found = by_task[task_name][model_name] = records(samples)
+            score = all_scores.setdefault(model_name, {})[task_name] = scores(results, len(found))
+            _print(model_name, task_name, score, time.monotonic() - started)
+        del lm
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    for task_name, by_model in by_task.items():
+        check_pairs(task_name, by_model)
+        for model_name, found in by_model.items():
+            path = spec.output / "records" / model_name / f"{task_name}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = (json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in found)
+            path.write_text("".join(lines), encoding="utf-8")
+    _write_json(spec.output / "scores.json", all_scores)
+    _write_json(
+        spec.output / "settings.json",
+        {
+            "lm_eval": lm_eval.__version__,
+            "transformers": transformers.__version__,
+            "torch": torch.__version__,
+            "device": "cuda" if torch.cuda.is_available() else "cpu",
+            "dtype": next(iter(spec.models.values())).dtype,
+            "batch_size": spec.batch_size,
+            "limit": spec.limit,
+            "seed": spec.seed,
+            "tasks": {name: harness.settings(task) for name, task in tasks.items()},
+        },
+    )
+
+
+def _print(model: str, task: str, score: dict[str, float], seconds: float) -> None:
+    metrics = "  ".join(f"{name} {value:.3f}" for name, value in score.items() if name != "n")
+    print(f"{model}  {task}  {metrics}  n {score['n']:g}  {seconds:.1f} s", flush=True)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    entry.run(EvaluationSpec, work)

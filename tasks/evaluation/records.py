@@ -1,0 +1,105 @@
+"""From lm-eval's samples to records that two models can be compared by, item by item.
+
+A metric goes by lm-eval's name for it: `acc` where a task has one filter, `exact_match,strict-match` where it has
+several.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from tasks.errors import UserError
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one model did on one item."""
+
+    id: str
+    """The item's own id where the task's items have unique ones, else its place in the dataset."""
+    doc_hash: str
+    prompt_hash: str
+    score: dict[str, float]
+    """Every metric that is a number for a single item."""
+    prompt: str
+    """What the model read, chat template and all."""
+    completion: str
+    """What it wrote; for tasks that score given answers, their log-likelihoods as JSON."""
+    target: str
+
+
+def records(samples: list[dict[str, Any]]) -> list[Record]:
+    """The records of one model on one task, in the dataset's order, from lm-eval's samples (a row per item and filter).
+
+    `samples` are lm-eval's: dicts with doc_id, doc, filter, metrics, arguments, resps, target and a key per metric.
+    """
+    by_item: dict[int, list[dict[str, Any]]] = {}
+    for sample in samples:
+        by_item.setdefault(sample["doc_id"], []).append(sample)
+    several = len({sample["filter"] for sample in samples}) > 1
+    ids = _ids([rows[0] for rows in by_item.values()])
+    return [_record(rows, item_id, several) for rows, item_id in zip(by_item.values(), ids, strict=True)]
+
+
+def scores(results: dict[str, Any], count: int) -> dict[str, float]:
+    """lm-eval's aggregates of one task by metric, and `n`, the number of items they are over."""
+    metrics = {
+        (metric, filter_name): float(value)
+        for key, value in results.items()
+        for metric, comma, filter_name in [key.rpartition(",")]
+        if comma and isinstance(value, Real)
+    }
+    several = len({filter_name for _, filter_name in metrics}) > 1
+    return {"n": count, **{_key(metric, name, several): value for (metric, name), value in metrics.items()}}
+
+
+def check_pairs(task: str, by_model: dict[str, list[Record]]) -> None:
+    """Check that all models were given the same items in the same order, and read the same prompts.
+
+    Raises RuntimeError for different items, UserError for different prompts.
+    """
+    first, *others = by_model
+    for other in others:
+        pairs = list(zip(by_model[first], by_model[other], strict=True))
+        if any(a.doc_hash != b.doc_hash for a, b in pairs):
+            raise RuntimeError(f"task {task}: models {first} and {other} were given different items")
+        for a, b in pairs:
+            if a.prompt_hash != b.prompt_hash:
+                raise UserError(
+                    f"task {task}: models {first} and {other} read different prompts for item {a.id}, so their "
+                    f"scores cannot be compared; give them the same chat template: {a.prompt!r} and {b.prompt!r}"
+                )
+
+
+def _record(rows: list[dict[str, Any]], item_id: str, several: bool) -> Record:
+    score = {_key(metric, row["filter"], several): row[metric] for row in rows for metric in row["metrics"]}
+    item = rows[0]
+    return Record(
+        id=item_id,
+        doc_hash=item["doc_hash"],
+        prompt_hash=item["prompt_hash"],
+        score={metric: float(value) for metric, value in score.items() if isinstance(value, Real)},
+        prompt=str(item["arguments"][0][0]),
+        completion=_completion(item["resps"]),
+        target=str(item["target"]),
+    )
+
+
+def _key(metric: str, filter_name: str, several: bool) -> str:
+    return f"{metric},{filter_name}" if several else metric
+
+
+def _ids(items: Iterable[dict[str, Any]]) -> list[str]:
+    items = list(items)
+    own = [str(item["doc"]["id"]) for item in items if "id" in item["doc"]]
+    return own if len(set(own)) == len(items) else [str(item["doc_id"]) for item in items]
+
+
+def _completion(responses: list[list[Any]]) -> str:
+    match responses:
+        case [[str(text)]]:
+            return text
+        case _:
+            return json.dumps(responses)

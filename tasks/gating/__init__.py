@@ -1,0 +1,22 @@
+"""The gate: may a candidate replace what is in production? Pure functions of scores and rules."""
+
+from tasks.gating.files import compare_files, read_records, read_scores
+from tasks.gating.prose import verdict_prose
+from tasks.gating.rules import CHAMPION, Records, Scores, decide
+from tasks.gating.verdict import Comparison, Decision, Outcome, Role, Verdict
+
+__all__ = [
+    "CHAMPION",
+    "Comparison",
+    "Decision",
+    "Outcome",
+    "Records",
+    "Role",
+    "Scores",
+    "Verdict",
+    "compare_files",
+    "decide",
+    "read_records",
+    "read_scores",
+    "verdict_prose",
+]

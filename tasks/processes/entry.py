@@ -1,0 +1,67 @@
+"""The entry of a stage process: `python -m MODULE SPEC`, where SPEC is a JSON file with everything it needs."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tasks.errors import UserError
+
+SpecType = TypeVar("SpecType", bound=BaseModel)
+
+QUIET = {
+    "DO_NOT_TRACK": "true",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+"""The libraries read these when imported, so `run` comes before any heavy import. A value already set stays."""
+
+
+def run(spec_type: type[SpecType], work: Callable[[SpecType], None]) -> NoReturn:
+    """Read the spec named on the command line, do the work and end the process.
+
+    Exit code 0 when the work is done, 2 after a user's mistake (its message alone on stderr), 1 with a traceback
+    after anything else. The process ends, with all processes of its own group, as soon as its parent is gone.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    try:
+        work(read_spec(spec_type, sys.argv[1:]))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(0)
+
+
+def read_spec(spec_type: type[SpecType], arguments: list[str]) -> SpecType:
+    """The spec in the one file that the arguments name; raises UserError naming the file and each wrong key."""
+    if len(arguments) != 1:
+        raise UserError(f"expected one argument, the path of a JSON file with a {spec_type.__name__}: {arguments}")
+    path = Path(arguments[0])
+    try:
+        return spec_type.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); give the path of a {spec_type.__name__}"
+        ) from error
+    except ValidationError as error:
+        reasons = [f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in error.errors()]
+        raise UserError(f"{path} is not a valid {spec_type.__name__}: " + "; ".join(reasons)) from error
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -1,0 +1,103 @@
+"""Promote: register the candidate with what stands behind it and, on a verdict to promote, make it the champion."""
+
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+from pydantic import BaseModel
+
+from tasks import gating, problems, registry, stage, store, tracking
+from tasks.evaluate import records, scores
+from tasks.serving.smoke import Prompt, SmokeSpec
+from tasks.stage import Progress
+
+SMOKE_PROMPTS, SMOKE_TIMEOUT = 4, 1800.0
+
+
+class Promotion(BaseModel):
+    """A version that became the champion."""
+
+    name: str
+    version: str
+    alias: str
+    previous: str | None
+    """The version that was champion before."""
+
+
+@task(name="register", cache_policy=NO_CACHE)
+def register(
+    progress: Progress,
+    candidate: store.Output,
+    prepared: store.Output,
+    evaluation: store.Output,
+    verdict: gating.Verdict,
+) -> registry.Version:
+    """Register the candidate as a model version, tagged with run, data, code, verdict and scores.
+
+    A model that is a version already, byte for byte, is not registered again.
+    """
+    params = progress.config.params
+    found = scores(evaluation)[candidate.manifest.stage]
+    tags = {
+        "progression": progress.run_id,
+        "stage": candidate.manifest.stage,
+        "data_md5": prepared.manifest.facts["md5"],
+        "base_model": params.model.path,
+        "verdict": verdict.decision.value,
+        **tracking.git_state(progress.config.root),
+        **{f"score/{task_name}/{name}": f"{value:.6g}" for task_name, m in found.items() for name, value in m.items()},
+    }
+    version = registry.register(
+        progress.client,
+        params.registry.name,
+        progress.run_id,
+        candidate.folder / "model",
+        candidate.model_digest(),
+        tags,
+    )
+    get_run_logger().info("register: %s version %s", version.name, version.version)
+    progress.client.set_tag(progress.run_id, tracking.VERSION, version.version)
+    return version
+
+
+@task(name="promote", cache_policy=NO_CACHE)
+def promote(
+    progress: Progress,
+    version: registry.Version,
+    gated_champion: str | None,
+    prepared: store.Output,
+    evaluation: store.Output,
+) -> Promotion:
+    """Make a version the champion, once a fresh process has loaded it and got the answers that were evaluated.
+
+    Raises:
+        StageFailed: the version cannot be loaded, or answers otherwise than in its evaluation; it gets no alias.
+        ChampionMoved: the champion is no longer the one that the gate compared with; nothing changed.
+    """
+    _smoke(progress, version, prepared, evaluation)
+    lock = progress.config.workspace / "mlflow" / "promotion.lock"
+    previous = registry.promote(progress.client, lock, version, gated_champion)
+    promotion = Promotion(name=version.name, version=version.version, alias=registry.CHAMPION, previous=previous)
+    progress.client.set_tag(progress.run_id, tracking.PROMOTED, version.version)
+    get_run_logger().info(
+        "promote: models:/%s@champion is version %s, before it %s", version.name, version.version, previous or "none"
+    )
+    return promotion
+
+
+def _smoke(progress: Progress, version: registry.Version, prepared: store.Output, evaluation: store.Output) -> None:
+    recorded = {
+        row["id"]: row["completion"]
+        for task_name in progress.config.params.evaluation.tasks
+        for row in records(evaluation, version.tags["stage"], task_name)
+    }
+    asked = problems.read_split(prepared.folder, "eval")[:SMOKE_PROMPTS]
+    folder = progress.folder / "smoke"
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = SmokeSpec(
+        tracking_uri=progress.client.tracking_uri,
+        model_uri=f"models:/{version.name}/{version.version}",
+        prompts=[Prompt(messages=problem.messages, expected=recorded.get(problem.id)) for problem in asked],
+        output=folder,
+    )
+    stage.launch(progress, "smoke", "tasks.serving.smoke", spec, folder, progress.run_id, SMOKE_TIMEOUT)

@@ -1,0 +1,177 @@
+"""What a report shows: data that a run leaves as JSON, and from which its page can be made again."""
+
+import math
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A frozen part of the report that takes no key it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def _finite(value: Any) -> Any:
+    """A logged value that is no finite number, as a KL of NaN, is a gap in its curve."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Value = Annotated[float | None, BeforeValidator(_finite)]
+
+
+class Figures(BaseModel):
+    """The figures of a paired comparison."""
+
+    model_config = ConfigDict(frozen=True)
+
+    n: int
+    baseline_mean: float
+    candidate_mean: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    wins: int
+    losses: int
+    method: str
+    confidence: float
+
+
+class Comparison(BaseModel):
+    """One rule of the gate against one baseline, as the verdict's JSON has it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    baseline: str
+    role: str
+    task: str
+    metric: str
+    threshold: float
+    outcome: Literal["passed", "inconclusive", "hold", "blocked"]
+    reason: str
+    figures: Figures
+
+
+class Verdict(BaseModel):
+    """The gate's verdict, as its JSON has it; keys beyond these are not shown."""
+
+    model_config = ConfigDict(frozen=True)
+
+    decision: Literal["promote", "hold", "inconclusive", "blocked"]
+    reasons: list[str]
+    comparisons: list[Comparison]
+    confidence: float
+
+
+class Promotion(Section):
+    """What the registry did."""
+
+    version: str
+    alias: str
+    previous: str | None = None
+    """The version that had the alias before."""
+
+
+class Rung(Section):
+    """One model's score on a task."""
+
+    model: str
+    score: float
+    n: int
+    low: float
+    high: float
+    """Interval of the score, at the verdict's confidence."""
+
+
+class Climb(Section):
+    """The models' scores on one task, in the order in which they were made."""
+
+    task: str
+    metric: str
+    rungs: Annotated[list[Rung], Field(min_length=1)]
+
+
+class Curves(Section):
+    """What a training stage logged: points (step, value) by TRL's names. `charts.CURVES` says which are drawn."""
+
+    stage: str
+    series: dict[str, list[tuple[float, Value]]]
+
+
+class Stage(Section):
+    """One stage of the run."""
+
+    name: str
+    key: str
+    """The digest of everything the stage depends on."""
+    cached: bool
+    """Whether an earlier run's output was used."""
+    seconds: float
+    status: str
+
+
+class Answer(Section):
+    """A model's answer to an item, with its score."""
+
+    completion: str
+    score: float
+
+
+class ChangedItem(Section):
+    """An item on which candidate and baseline do not score the same."""
+
+    id: str
+    task: str
+    prompt: str
+    gold: str
+    baseline: Answer
+    candidate: Answer
+
+    @property
+    def improved(self) -> bool:
+        """Whether the candidate scores higher."""
+        return self.candidate.score > self.baseline.score
+
+
+class Samples(Section):
+    """Some of the items that changed from baseline to candidate, and how many there are."""
+
+    baseline: str
+    improved: int
+    worse: int
+    items: list[ChangedItem]
+
+
+class Lineage(Section):
+    """Where the candidate comes from: what it takes to make it again."""
+
+    data: dict[str, str]
+    """The md5 of every data file."""
+    git_commit: str | None
+    git_dirty: bool = False
+    base_model: str
+    seed: int
+    packages: dict[str, str]
+    params: dict[str, Any]
+    """The resolved parameters."""
+
+
+class Report(Section):
+    """All of a run that its page shows. `model_dump_json` and `model_validate_json` are its form on disk."""
+
+    name: str
+    """The registered model's name."""
+    run_id: str
+    started: datetime
+    seconds: float
+    candidate: str
+    """The name of the model that the verdict is about, as the climb has it."""
+    verdict: Verdict
+    promotion: Promotion | None = None
+    climb: list[Climb]
+    curves: list[Curves] = []
+    stages: list[Stage] = []
+    samples: Samples | None = None
+    lineage: Lineage

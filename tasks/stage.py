@@ -1,0 +1,134 @@
+"""What every stage task does around its own work: find the output or make it, and record it in MLflow."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prefect.logging import get_run_logger
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+from pydantic import BaseModel
+
+from tasks import launcher, store, tracking
+from tasks.config import Configuration
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "trl", "peft", "numpy")
+"""Packages whose version a training stage's output depends on."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A progression under way: its configuration and its MLflow run."""
+
+    config: Configuration
+    client: "MlflowClient"
+    experiment: str
+    run_id: str
+
+    @property
+    def stages(self) -> Path:
+        """The folder of stage outputs."""
+        return stages_folder(self.config)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this progression's own files: logs, verdict, report."""
+        return self.config.workspace / "runs" / self.run_id
+
+
+def stages_folder(config: Configuration) -> Path:
+    """Where the stage outputs of a project's workspace are."""
+    return config.workspace / "stages"
+
+
+def code(*packages: str) -> str:
+    """Digest of the source of packages in this folder: a stage runs again when the code that it runs has changed."""
+    here = Path(__file__).parent
+    return store.code_digest(*(here / package for package in packages))
+
+
+def run(
+    progress: Progress,
+    stage: store.Stage,
+    work: Callable[[Path, str], Mapping[str, Any]],
+    params: Mapping[str, Any],
+    summary: Callable[[store.Output], Mapping[str, float]],
+    datasets: list[tracking.DatasetVersion] | None = None,
+) -> State[store.Output]:
+    """Obtain a stage's output, with a child run in MLflow that says what it is or how it failed.
+
+    Args:
+        progress: the progression that the stage belongs to.
+        stage: the stage and what its output depends on.
+        work: fills the given folder, under the given MLflow run, and returns the facts to remember.
+        params: logged to the run.
+        summary: the final metrics of an output.
+        datasets: logged to the run as inputs.
+
+    Returns:
+        The output, in a Prefect state named `Cached` when nothing ran.
+    """
+    logger = get_run_logger()
+    tags = {tracking.STAGE: stage.name, "ratchet.key": stage.key}
+    with tracking.run(progress.client, progress.experiment, stage.name, tags, progress.run_id) as run_id:
+        tracking.log_params(progress.client, run_id, params)
+        tracking.log_datasets(progress.client, run_id, datasets or [])
+
+        def build(folder: Path) -> Mapping[str, Any]:
+            logger.info("%s: %s", stage.name, store.explain(progress.stages, stage))
+            return {"mlflow_run_id": run_id, **work(folder, run_id)}
+
+        output = store.obtain(progress.stages, stage, build)
+        progress.client.set_tag(run_id, tracking.CACHED, str(output.cached).lower())
+        if output.cached:
+            progress.client.set_tag(run_id, "ratchet.source_run", output.manifest.facts["mlflow_run_id"])
+        tracking.log_metrics(progress.client, run_id, summary(output))
+        if not output.cached:
+            logger.info("%s: done in %.1f s", stage.name, output.manifest.seconds)
+            return Completed(message=f"{stage.name} {stage.key}", data=output)
+    message = f"{stage.name}: up to date, nothing to run ({stage.key})"
+    logger.info(message)
+    return Completed(name="Cached", message=message, data=output)
+
+
+def launch(
+    progress: Progress, name: str, module: str, spec: BaseModel, folder: Path, run_id: str, timeout: float
+) -> None:
+    """Run a stage's process to its end: its lines go to the log, its history to MLflow as curves.
+
+    Args:
+        progress: the progression that the stage belongs to.
+        name: of the stage, for its lines in the log and its files.
+        module: the process is `python -m MODULE SPEC`.
+        spec: what the process is told.
+        folder: where the process writes its output.
+        run_id: the stage's MLflow run.
+        timeout: seconds.
+
+    Raises:
+        UserError: the process says that the mistake is the user's.
+        StageFailed: it ended in any other way than well, or ran past `timeout` seconds.
+    """
+    logger = get_run_logger()
+    progress.folder.mkdir(parents=True, exist_ok=True)
+    spec_file = progress.folder / f"{name}.json"
+    spec_file.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+    log = progress.folder / f"{name}.log"
+    history = tracking.HistoryForwarder(progress.client, run_id, folder / "history.jsonl")
+    try:
+        launcher.launch(
+            module,
+            spec_file,
+            log=log,
+            on_line=lambda line: logger.info("%s: %s", name, line),
+            on_tick=history.forward,
+            timeout=timeout,
+        )
+    finally:
+        if log.exists():
+            progress.client.log_artifact(run_id, str(log))
+        progress.client.log_artifact(run_id, str(spec_file))

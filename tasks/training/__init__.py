@@ -1,0 +1,1 @@
+"""Post-training with TRL: supervised fine-tuning and GRPO, each a process of its own."""

@@ -1,0 +1,134 @@
+"""GRPO with verifiable rewards: `python -m tasks.training.grpo SPEC` (`trl.GRPOTrainer`).
+
+Shao et al. 2024, "DeepSeekMath", https://arxiv.org/abs/2402.03300, section 4.1. The reward of a completion is the score
+of its problem's verifier, and nothing else.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.errors import UserError
+from tasks.problems import Problem, read_split
+from tasks.processes.entry import run
+from tasks.rewards import Status, Verdict, verify
+from tasks.training.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
+
+SHOWN = {
+    "reward": "reward",
+    "length": "completions/mean_length",
+    "clipped": "completions/clipped_ratio",
+    "zero-std": "frac_reward_zero_std",
+    "entropy": "entropy",
+    "kl": "kl",
+}
+GENERATION_BATCH = (
+    " (generation_batch_size is per_device_train_batch_size x steps_per_generation x processes completions, where"
+    " steps_per_generation is gradient_accumulation_steps unless set)"
+)
+Reward = Callable[..., list[float | None]]
+
+
+def train(spec: TrainingSpec) -> None:
+    """Train and write the stage's output; raises UserError for rows or settings that cannot be trained with.
+
+    The reference of the KL term, with `beta` > 0, is the model that the spec names: TRL loads it from the same path, or
+    takes it as the model without its new adapter.
+    """
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tasks.training.arguments import load_tokenizer, lora_config, rejections, trainer_arguments
+    from tasks.training.reference import ReferenceCheck
+    from tasks.training.stage import train_and_save
+
+    rows = [row for row in read_split(spec.data, "train") if is_verifiable(row)]
+    arguments = trainer_arguments(
+        # The first step is logged so that its KL is seen before the policy has moved.
+        "grpo", GRPOConfig, spec, note=GENERATION_BATCH, remove_unused_columns=False, logging_first_step=True
+    )  # fmt: skip
+    check_prompts(arguments, len(rows), spec.data)
+    tokenizer = load_tokenizer(spec)
+    with rejections("grpo"):
+        trainer = GRPOTrainer(
+            model=spec.model,
+            reward_funcs=reward_function(rows, spec.output / "samples.jsonl", spec.samples_per_step),
+            args=arguments,
+            train_dataset=Dataset.from_dict({"prompt": [row.messages for row in rows], "row": list(range(len(rows)))}),
+            processing_class=tokenizer,
+            peft_config=lora_config("grpo", spec),
+            callbacks=[ReferenceCheck()],
+        )
+    train_and_save(trainer, spec, SHOWN, len(rows))
+
+
+def is_verifiable(row: Problem) -> bool:
+    """Whether a completion of the problem can be judged."""
+    return row.verifier is not None and (row.answer is not None or row.tests is not None)
+
+
+def check_prompts(arguments: "GRPOConfig", prompts: int, data: Path) -> None:
+    """Raise UserError when the problems do not fill one generation batch: TRL would train on nothing, and say nothing."""
+    needed = arguments.generation_batch_size // arguments.num_generations
+    if prompts < needed:
+        raise UserError(
+            f"{data}: {prompts} rows of the train split have a `verifier` and an `answer`, but one generation batch"
+            f" takes {needed} prompts ({arguments.generation_batch_size} completions, {arguments.num_generations} of"
+            " each); add problems or make grpo.trainer.per_device_train_batch_size smaller"
+        )
+
+
+def reward_function(rows: list[Problem], samples: Path, samples_per_step: int) -> Reward:
+    """The reward for TRL: a score for each completion, None where the verifier's own machinery failed.
+
+    Logs how many completions got each status (`verdict/right`, ...: of one generation batch, averaged over the logged
+    steps) and appends `samples_per_step` completions, spread over the batch, to the file `samples`. Raises RuntimeError
+    when not one completion of a batch could be judged.
+    """
+
+    def verifier(
+        completions: list[list[dict[str, str]]],
+        row: list[int],
+        trainer_state: Any,
+        log_metric: Callable[[str, float], None],
+        **_: Any,
+    ) -> list[float | None]:
+        texts = [completion[0].get("content") or "" for completion in completions]
+        problems = [rows[index] for index in row]
+        verdicts = [verify(text, problem) for text, problem in zip(texts, problems, strict=True)]
+        counts = Counter(verdict.status for verdict in verdicts)
+        if counts[Status.INFRASTRUCTURE] == len(verdicts):
+            raise RuntimeError(f"no completion of the batch could be verified: {verdicts[0].detail}")
+        for status in Status:
+            log_metric(f"verdict/{status}", float(counts[status]))
+        if samples_per_step and trainer_state.is_world_process_zero:
+            chosen = range(0, len(texts), -(-len(texts) // samples_per_step))
+            with samples.open("a", encoding="utf-8") as file:
+                for index in chosen:
+                    record = sample(trainer_state.global_step + 1, problems[index], texts[index], verdicts[index])
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return [verdict.score for verdict in verdicts]
+
+    return verifier
+
+
+def sample(step: int, problem: Problem, completion: str, verdict: Verdict) -> dict[str, Any]:
+    """A line of `samples.jsonl`."""
+    return {
+        "step": step,
+        "id": problem.id,
+        "prompt": "\n\n".join(message["content"] for message in problem.messages),
+        "completion": completion,
+        "score": verdict.score,
+        "status": verdict.status,
+        "answer": problem.answer,
+    }
+
+
+if __name__ == "__main__":
+    run(TrainingSpec, train)

@@ -1,0 +1,88 @@
+"""Supervised fine-tuning: `python -m tasks.training.sft SPEC` trains on the rows with a solution (`trl.SFTTrainer`).
+
+A row becomes TRL's conversational prompt-completion format: TRL applies the chat template, once, and the loss covers
+the completion alone.
+"""
+
+from typing import TYPE_CHECKING
+
+from tasks.errors import UserError
+from tasks.problems import Problem, read_split
+from tasks.processes.entry import run
+from tasks.training.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from trl import SFTTrainer
+
+SHOWN = {"loss": "loss", "accuracy": "mean_token_accuracy", "lr": "learning_rate"}
+
+
+def train(spec: TrainingSpec) -> None:
+    """Train and write the stage's output; raises UserError for rows or settings that cannot be trained with."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    from tasks.training.arguments import load_tokenizer, lora_config, rejections, trainer_arguments
+    from tasks.training.stage import train_and_save
+
+    rows = [row for row in read_split(spec.data, "train") if row.solution is not None]
+    if not rows:
+        raise UserError(f"{spec.data}: no row of the train split has a `solution`, so there is nothing to imitate")
+    arguments = trainer_arguments("sft", SFTConfig, spec)
+    tokenizer = load_tokenizer(spec)
+    with rejections("sft"):
+        trainer = SFTTrainer(
+            model=spec.model,
+            args=arguments,
+            train_dataset=Dataset.from_list([conversation(row) for row in rows]),
+            processing_class=tokenizer,
+            peft_config=lora_config("sft", spec),
+        )
+    check_lengths(trainer, rows)
+    check_labels(trainer, len(rows))
+    train_and_save(trainer, spec, SHOWN, len(rows))
+
+
+def conversation(row: Problem) -> dict[str, list[dict[str, str]]]:
+    """A row in TRL's conversational prompt-completion format."""
+    return {"prompt": row.messages, "completion": [{"role": "assistant", "content": row.solution or ""}]}
+
+
+def check_lengths(trainer: "SFTTrainer", rows: list[Problem]) -> None:
+    """Raise UserError when TRL would cut a row at `max_length`: the end is lost, and with it the answer."""
+    limit = trainer.args.max_length
+    if limit is None:
+        return
+    chats = [[*chat["prompt"], *chat["completion"]] for chat in map(conversation, rows)]
+    tokens = trainer.processing_class.apply_chat_template(chats, return_dict=True)["input_ids"]
+    lengths = [len(ids) for ids in tokens]
+    if too_long := sum(length > limit for length in lengths):
+        longest = max(range(len(rows)), key=lengths.__getitem__)
+        raise UserError(
+            f"sft.trainer.max_length is {limit} tokens, and {too_long} of {len(rows)} rows are longer, up to"
+            f" {lengths[longest]} (row {rows[longest].id}); raise max_length, or take the long rows out"
+        )
+
+
+def check_labels(trainer: "SFTTrainer", rows: int) -> None:
+    """Raise UserError unless every row is trained on, and taught to end: a model that never learnt to stop, rambles."""
+    from tasks.training.model import end_tokens
+
+    labels = trainer.train_dataset["labels"]
+    if not trainer.args.packing:
+        trained = sum(any(label != -100 for label in row) for row in labels)
+        if trained < rows:
+            raise UserError(f"sft: {rows - trained} of {rows} rows have no token to train on; check their `solution`")
+    tokenizer, ends = trainer.processing_class, end_tokens(trainer.model, trainer.processing_class)
+    taught = sum(label in ends for row in labels for label in row)
+    if taught < rows:
+        last = tokenizer.decode([label for label in labels[0] if label != -100][-3:])
+        stops = ", ".join(tokenizer.convert_ids_to_tokens(ends)) or "nothing"
+        raise UserError(
+            f"sft: the model would not learn to stop: it ends at {stops}, but the chat template closes an answer with"
+            f" {last!r}; set sft.trainer.eos_token to the token that ends a turn in the template"
+        )
+
+
+if __name__ == "__main__":
+    run(TrainingSpec, train)
