@@ -47,7 +47,7 @@ class Result(BaseModel):
     seconds: float
 
 
-@flow(name="progression", flow_run_name="progression-{recipe}")
+@flow(name="progression")
 def progression(project: Path, recipe: str | None = None, overrides: list[str] | None = None) -> Result:
     """Retrain from the base model and move production forward only if the gate says so.
 
@@ -91,7 +91,7 @@ def progression(project: Path, recipe: str | None = None, overrides: list[str] |
             promotion = promote(progress, version, gated, prepared, evaluation)
 
         outputs = {"prepare": prepared, **trained, "evaluate": evaluation}
-        page = report(progress, plan.base, outputs, verdict, promotion, time.monotonic() - started)
+        page = report(progress, plan.base, outputs, plan.candidate.name, verdict, promotion, time.monotonic() - started)
         return Result(
             run_id=run_id,
             stages={name: _stage_result(output) for name, output in outputs.items()},

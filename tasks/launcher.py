@@ -19,7 +19,7 @@ TAIL = 20
 """Lines of a stage's output that are repeated in the message of its failure."""
 
 
-class StageFailed(RuntimeError):  # noqa: N818  # it is the state of a stage, as flows name it
+class StageFailed(RuntimeError):
     """A stage process that did not do its work; the message says how it ended and what it said last."""
 
 

@@ -1,6 +1,5 @@
 """Promote: register the candidate with what stands behind it and, on a verdict to promote, make it the champion."""
 
-
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger

@@ -14,6 +14,7 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks import gating, reporting, stats, store, tracking
 from tasks.config.schema import Guard, Primary
+from tasks.errors import UserError
 from tasks.evaluate import item_scores, records, scores
 from tasks.gate import BASELINE
 from tasks.hub import BaseModel
@@ -51,18 +52,21 @@ def report(
     """
     run = progress.client.get_run(progress.run_id)
     evaluation = outputs["evaluate"]
-    content = reporting.Report(
-        name=progress.config.params.registry.name,
-        run_id=progress.run_id,
-        started=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
-        seconds=round(seconds, 1),
-        verdict=verdict,
-        promotion=None if promotion is None else promotion.model_dump(include={"version", "alias", "previous"}),
-        climb=_climb(progress, evaluation, verdict.confidence),
-        curves=[_curves(name, output) for name, output in outputs.items() if _history(output).exists()],
-        stages=[_stage(name, output) for name, output in outputs.items()],
-        samples=_samples(progress, evaluation, candidate),
-        lineage=_lineage(progress, base, outputs["prepare"]),
+    content = reporting.Report.model_validate(
+        {
+            "name": progress.config.params.registry.name,
+            "run_id": progress.run_id,
+            "started": datetime.fromtimestamp(run.info.start_time / 1000, UTC),
+            "seconds": round(seconds, 1),
+            "candidate": candidate,
+            "verdict": verdict,
+            "promotion": promotion and promotion.model_dump(include={"version", "alias", "previous"}),
+            "climb": _climb(progress, evaluation, verdict.confidence),
+            "curves": [_curves(name, output) for name, output in outputs.items() if _history(output).exists()],
+            "stages": [_stage(name, output) for name, output in outputs.items()],
+            "samples": _samples(progress, evaluation, candidate),
+            "lineage": _lineage(progress, base, outputs["prepare"]),
+        }
     )
     data_file = progress.folder / DATA_FILE
     data_file.write_text(content.model_dump_json(indent=2), encoding="utf-8")
@@ -90,7 +94,7 @@ def rebuild(client: "MlflowClient", run: "Run", workspace: Path, out: Path | Non
             content = reporting.Report.model_validate_json(file.read_bytes())
     except (MlflowException, OSError):
         reason = run.data.tags.get(tracking.REASON, "no reason was recorded")
-        raise tracking.UserError(f"run {run_id} ({run.info.status}) left no report: {reason}") from None
+        raise UserError(f"run {run_id} ({run.info.status}) left no report: {reason}") from None
     _write(page, reporting.render(content))
     return page
 
@@ -145,10 +149,10 @@ def _stage(name: str, output: store.Output) -> dict[str, Any]:
     }
 
 
-def _samples(progress: Progress, evaluation: store.Output, candidate: str) -> reporting.Samples:
-    primary = progress.config.params.gate.primary
-    answers = {model: records(evaluation, model, primary.task) for model in (BASELINE, candidate)}
-    return reporting.choose_samples(answers[BASELINE], answers[candidate], primary, BASELINE, candidate, SAMPLES)
+def _samples(progress: Progress, evaluation: store.Output, candidate: str) -> Any:
+    rule = progress.config.params.gate.primary
+    before, after = (records(evaluation, model, rule.task) for model in (BASELINE, candidate))
+    return reporting.changed_items(BASELINE, rule.task, rule.metric, before, after, SAMPLES)
 
 
 def _lineage(progress: Progress, base: BaseModel, prepared: store.Output) -> dict[str, Any]:

@@ -24,6 +24,7 @@ PROGRESSION, STAGE, CACHED, VERDICT, REASON, VERSION, PROMOTED = (
     f"ratchet.{name}" for name in ("progression", "stage", "cached", "verdict", "reason", "version", "promoted")
 )
 PARENT = "mlflow.parentRunId"
+COMMIT, DIRTY = "mlflow.source.git.commit", "ratchet.git.dirty"
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def git_state(root: Path) -> dict[str, str]:
     if not commit:
         return {}
     dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
-    return {"mlflow.source.git.commit": commit, "ratchet.git.dirty": str(dirty).lower()}
+    return {COMMIT: commit, DIRTY: str(dirty).lower()}
 
 
 def _log_rows(client: "MlflowClient", run_id: str, rows: list[tuple[int, Mapping[str, float]]]) -> None:

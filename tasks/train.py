@@ -49,7 +49,7 @@ def check(config: Configuration, planned: store.Stage) -> None:
     """
     from trl import GRPOConfig, SFTConfig
 
-    from tasks.training import trl
+    from tasks.training import arguments
 
     name = planned.name
     section = config.params.sft if name == "sft" else config.params.grpo
@@ -69,10 +69,10 @@ def check(config: Configuration, planned: store.Stage) -> None:
         **section.model_dump(exclude={"timeout"}),
     )
     try:
-        trl.arguments(configuration, spec)
-        trl.lora(spec)
+        arguments.trainer_arguments(name, configuration, spec)
+        arguments.lora_config(name, spec)
     except UserError as error:
-        raise UserError(f"{config.place(name, 'trainer')}: {name}.{error}") from None
+        raise UserError(f"{config.place(name, 'trainer')}: {error}") from None
 
 
 @task(name="sft", cache_policy=NO_CACHE)

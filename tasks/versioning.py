@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,7 +173,7 @@ def _add(repo: "Repo", file: Path, path: Path) -> None:
 
 
 def _obtain(repo: "Repo", root: Path, file: Path, path: Path) -> None:
-    from dvc.exceptions import DvcException, OutputNotFoundError
+    from dvc.exceptions import CheckoutError, OutputNotFoundError
 
     try:
         out, *_ = repo.find_outs_by_path(str(file), strict=False)
@@ -181,11 +181,11 @@ def _obtain(repo: "Repo", root: Path, file: Path, path: Path) -> None:
         raise UserError(f"{path}: there is no such file, and DVC does not know it") from None
     try:
         repo.pull(targets=[str(file)])
-    except DvcException as error:
+    except CheckoutError as error:
         if out.stage.cmd is None:
             raise UserError(
-                f"{path}: is in no cache and cannot be pulled from the default remote ({error}); put the file back, or "
-                "name the remote that has it: dvc remote add --default NAME URL"
+                f"{path}: is neither in the cache nor in the default remote; put the file back, or name the remote "
+                "that has it: dvc remote add --default NAME URL"
             ) from error
         _reproduce(repo, out.stage, root, path)
 
@@ -197,20 +197,20 @@ def _reproduce(repo: "Repo", stage: "Stage", root: Path, path: Path) -> None:
     lock = Path(stage.dvcfile.path).with_name("dvc.lock")
     before = lock.read_bytes() if lock.is_file() else None
     recorded = {out["path"]: out["md5"] for out in _outs(lock)} if before is not None else {}
+    name = f"{lock.with_name('dvc.yaml').relative_to(root)}:{stage.name}"
     try:
-        with _own_python_first():
-            repo.reproduce(stage.addressing)
+        with _own_python_first(), chdir(root):  # DVC's run cache takes the working directory for the project
+            repo.reproduce(name)
     except DvcException as error:
-        raise UserError(f"{path}: its stage {stage.addressing} failed: {error.__cause__ or error}") from error
+        raise UserError(f"{path}: its stage {name} failed: {error.__cause__ or error}") from error
     made = {out["path"]: out["md5"] for out in _outs(lock)}
-    changed = [name for name, md5 in recorded.items() if made.get(name) != md5]
+    changed = [out for out, md5 in recorded.items() if made.get(out) != md5]
     if before is not None and changed:
         _write(lock, before)
-        name = lock.relative_to(root)
         raise UserError(
-            f"{path}: its stage {stage.addressing} no longer makes what {name} has on record "
+            f"{path}: its stage {name} no longer makes what {lock.relative_to(root)} has on record "
             f"({', '.join(changed)} differs); undo the change to the stage, or accept it: "
-            f"dvc repro {name.with_name('dvc.yaml')}, and commit {name}"
+            f"dvc repro {name}, and commit {lock.relative_to(root)}"
         )
 
 
@@ -246,21 +246,26 @@ def _cache(workspace: Path) -> Path:
 
 @contextmanager
 def _repo(root: Path, workspace: Path) -> Iterator["Repo"]:
-    """The project's DVC repository, made if there is none yet, under DVC's lock, which is waited for."""
-    from dvc.repo import Repo, lock_repo
+    """The project's DVC repository, made if there is none yet, for one caller at a time; DVC's lock is waited for."""
+    from dvc.config import ConfigError
+    from dvc.repo import Repo
+    from dvc_objects.fs.errors import RemoteMissingDepsError
 
-    # DVC's errors come as exceptions; its warnings and progress bars speak of steps that the caller did not ask for.
-    logging.getLogger("dvc").setLevel(logging.CRITICAL)
+    # DVC's errors come as exceptions. The rest, which it writes on stdout too, is of steps that nobody asked for.
+    for name in ("dvc", "dvc_data", "dvc_objects"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     places = {"cache": {"dir": str(_cache(workspace))}, "remote": {"local": {"url": str(workspace / "dvc" / "remote")}}}
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
-    with FileLock(workspace / "dvc" / "init.lock"):
+    settings = places if in_git else {**places, "core": {"no_scm": True}}
+    with FileLock(workspace / "dvc" / "caller.lock"):
         if not (root / ".dvc").is_dir():
             _init(root, places, in_git)
-    settings = places if in_git else {**places, "core": {"no_scm": True}}
-    with Repo(str(root), config=settings, _wait_for_lock=True) as repo:
-        repo.config["core"].setdefault("remote", "local")
-        with lock_repo(repo):
-            yield repo
+        try:
+            with Repo(str(root), config=settings, _wait_for_lock=True) as repo:
+                repo.config["core"].setdefault("remote", "local")
+                yield repo
+        except (ConfigError, RemoteMissingDepsError) as error:
+            raise UserError(f"{root / '.dvc' / 'config'}: {error}") from error
 
 
 def _init(root: Path, places: dict[str, Any], in_git: bool) -> None:

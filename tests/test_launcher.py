@@ -55,7 +55,9 @@ def test_lines_arrive_in_order_while_the_process_runs_and_are_in_the_log(stage):
     arrivals = []
     stage.run(
         "print(sys.argv[1])\n"
-        "for n in range(3):\n    print('out', n); time.sleep(0.3)\n    print('err', n, file=sys.stderr); time.sleep(0.3)\n"
+        "for n in range(3):\n"
+        "    print('out', n); time.sleep(0.3)\n"
+        "    print('err', n, file=sys.stderr); time.sleep(0.3)\n"
         "sys.stdout.write('no end')",
         on_line=lambda line: arrivals.append((time.monotonic(), line)),
     )

@@ -159,7 +159,8 @@ class Params(Section):
 
     @model_validator(mode="after")
     def gate_tasks_are_evaluated(self) -> "Params":
-        for rule in (self.gate.primary, *self.gate.guards):
+        rules: list[Primary | Guard] = [self.gate.primary, *self.gate.guards]
+        for rule in rules:
             if rule.task not in self.evaluation.tasks:
                 known = ", ".join(self.evaluation.tasks)
                 raise ValueError(f"the gate needs task {rule.task!r}, which evaluation.tasks does not name ({known})")

@@ -17,8 +17,8 @@ def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            text = _decode(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, f"{path}:{number}")
-            if text.strip():
+            text = _decode(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, f"{path}:{number}").rstrip()
+            if text:
                 yield number, _parse(text, f"{path}:{number}")
 
 

@@ -37,7 +37,7 @@ class Message(BaseModel):
     content: str
 
 
-Conversation = Annotated[list[Message], Field(min_length=1), AfterValidator(_asks_something)]
+Conversation = Annotated[list[Message], AfterValidator(_asks_something)]
 
 
 class Problem(BaseModel):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tasks.reporting.report import Climb, Curves, Rung
+from tasks.reporting.report import Climb, Curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,11 +21,11 @@ STYLE = {INK: "currentColor", LINE: "var(--line)", ACCENT: "var(--accent)", BAND
 
 CURVES = {
     "reward": "Reward",
-    "loss": "Loss",
     "rewards/accuracies": "Preference accuracy",
     "rewards/margins": "Preference margin",
     "completions/mean_length": "Completion length (tokens)",
     "frac_reward_zero_std": "Groups without spread (share)",
+    "loss": "Loss",
     "mean_token_accuracy": "Token accuracy",
     "entropy": "Entropy",
     "kl": "KL from the reference",
@@ -34,24 +34,38 @@ CURVES = {
 
 
 def climb_chart(climb: Climb, highlight: str) -> str:
-    """One task's scores from model to model, each with its interval; `highlight` is the candidate's name."""
+    """One task's scores from model to model, each with its interval.
+
+    `highlight` is the candidate's name: the line ends there, for what stands after it is no further step.
+    """
     rungs = climb.rungs
     share = all(0 <= r.score <= 1 for r in rungs)
     scale = 100 if share else 1
     with _style():
-        figure, axes = _figure(4.6, 2.9)
+        figure, axes = _figure(3.8, 2.6)
         places = range(len(rungs))
-        heights = [r.score * scale for r in rungs]
-        axes.plot(places, heights, color=LINE, linewidth=1.6, zorder=2)
+        models = [r.model for r in rungs]
+        last = models.index(highlight) + 1 if highlight in models else len(rungs)
+        axes.plot(places[:last], [r.score * scale for r in rungs[:last]], color=LINE, linewidth=1.6, zorder=2)
         for place, rung in zip(places, rungs, strict=True):
             colour = ACCENT if rung.model == highlight else LINE
-            axes.vlines(place, rung.low * scale, rung.high * scale, color=colour, linewidth=2.2, zorder=2)
-            axes.plot([place], [rung.score * scale], "o", color=colour, markersize=7.5, zorder=3)
-            _label(axes, place, rungs, scale, " %" if share else "")
-        axes.set_xticks(list(places), [r.model for r in rungs])
-        axes.set_xlim(-0.45, len(rungs) - 0.45)
+            axes.vlines(place, rung.low * scale, rung.high * scale, color=colour, linewidth=2.2, clip_on=False)
+            axes.plot([place], [rung.score * scale], "o", color=colour, markersize=7, zorder=3, clip_on=False)
+            # A label stands over its point, but left of a line that climbs away from it.
+            climbs = place + 1 < last and rungs[place + 1].score > rung.score
+            axes.annotate(
+                f"{rung.score * scale:.1f}{' %' if share else ''}",
+                (place, rung.high * scale),
+                xytext=(4 if climbs else 0, 6),
+                textcoords="offset points",
+                ha="right" if climbs else "center",
+                fontsize=10.5,
+                fontweight="bold",
+            )
+        axes.set_xticks(list(places), models)
+        axes.set_xlim(-0.7, len(rungs) - 0.5)
         if share:
-            axes.set_ylim(0, 118)
+            axes.set_ylim(0, 112)
             axes.set_yticks([0, 25, 50, 75, 100], ["0 %", "25 %", "50 %", "75 %", "100 %"])
         else:
             axes.margins(y=0.2)
@@ -75,25 +89,11 @@ def _curve_chart(curves: Curves, name: str, title: str) -> str:
             )
             axes.fill_between(steps, low, high, color=BAND, linewidth=0, zorder=1)
         axes.plot(steps, values, color=LINE, linewidth=1.8, zorder=2, marker="o" if len(steps) == 1 else None)
-        axes.locator_params(axis="y", nbins=4)
+        axes.locator_params(axis="y", nbins=5)
         axes.locator_params(axis="x", nbins=5, integer=True)
-        axes.set_xlabel("step", loc="right")
+        axes.ticklabel_format(axis="y", scilimits=(-3, 4))
         known = [v for v in values if v == v]
         return _svg(figure, f"{curves.stage}, {title}: from {known[0]:.3g} to {known[-1]:.3g}")
-
-
-def _label(axes: "Axes", place: int, rungs: Sequence[Rung], scale: float, unit: str) -> None:
-    axes.annotate(
-        f"{rungs[place].score * scale:.1f}{unit}",
-        (place, rungs[place].high * scale),
-        xytext=(0, 6),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        fontsize=11,
-        fontweight="bold",
-        color=INK,
-    )
 
 
 def _points(series: Sequence[tuple[float, float | None]]) -> list[tuple[float, float]]:
@@ -135,7 +135,8 @@ def _style() -> Any:
 def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height))
+    figure.subplots_adjust(left=0.13, right=0.98, top=0.92, bottom=0.26 / height)
     axes = figure.add_subplot()
     axes.set_axisbelow(True)
     axes.spines["bottom"].set_alpha(0.35)

@@ -40,7 +40,7 @@ def render(report: Report) -> str:
 
 
 def _promoted(name: str, promotion: Promotion) -> str:
-    before = f"it was version {promotion.previous}" if promotion.previous else "there was none before"
+    before = f"before it, version {promotion.previous} was" if promotion.previous else "before it, none was"
     return f"Version {promotion.version} of {name} is now @{promotion.alias}; {before}."
 
 

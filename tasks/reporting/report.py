@@ -2,9 +2,11 @@
 
 import math
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from tasks.gating.verdict import Verdict
 
 
 class Section(BaseModel):
@@ -19,50 +21,6 @@ def _finite(value: Any) -> Any:
 
 
 Value = Annotated[float | None, BeforeValidator(_finite)]
-
-
-class Figures(BaseModel):
-    """The figures of a paired comparison."""
-
-    model_config = ConfigDict(frozen=True)
-
-    n: int
-    baseline_mean: float
-    candidate_mean: float
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    wins: int
-    losses: int
-    method: str
-    confidence: float
-
-
-class Comparison(BaseModel):
-    """One rule of the gate against one baseline, as the verdict's JSON has it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    baseline: str
-    role: str
-    task: str
-    metric: str
-    threshold: float
-    outcome: Literal["passed", "inconclusive", "hold", "blocked"]
-    reason: str
-    figures: Figures
-
-
-class Verdict(BaseModel):
-    """The gate's verdict, as its JSON has it; keys beyond these are not shown."""
-
-    model_config = ConfigDict(frozen=True)
-
-    decision: Literal["promote", "hold", "inconclusive", "blocked"]
-    reasons: list[str]
-    comparisons: list[Comparison]
-    confidence: float
 
 
 class Promotion(Section):

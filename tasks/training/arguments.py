@@ -1,6 +1,7 @@
 """From a training spec to TRL's and PEFT's own objects."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +14,34 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArgumen
 from tasks.errors import UserError
 from tasks.training.spec import TrainingSpec
 
+DECIDED: dict[str, dict[str, Any]] = {
+    "sft": {},
+    "grpo": {
+        # The reward needs the problem beside the prompt.
+        "remove_unused_columns": False,
+        # The KL divergence of the first step is seen before the policy has moved.
+        "logging_first_step": True,
+    },
+}
+"""What a kind of stage decides in TRL's place, beside what every stage does."""
 
-def trainer_arguments(
-    stage: str, config: type[TrainingArguments], spec: TrainingSpec, note: str = "", **fixed: Any
-) -> TrainingArguments:
-    """The stage's TRL configuration: the spec's `trainer` with what the stage itself decides.
+NOTES = {
+    "sft": "",
+    "grpo": (
+        " (generation_batch_size is per_device_train_batch_size x steps_per_generation x processes completions, where"
+        " steps_per_generation is gradient_accumulation_steps unless set)"
+    ),
+}
+"""What TRL's objections leave unsaid."""
 
-    `fixed` are decisions of one kind of stage; `note` is added to TRL's objections. Raises UserError when `trainer` has
-    an argument that TRL does not know, a value that it rejects, or one that the stage decides.
+
+def trainer_arguments(stage: str, config: type[TrainingArguments], spec: TrainingSpec) -> TrainingArguments:
+    """The TRL configuration of stage `sft` or `grpo`: the spec's `trainer` with what the stage itself decides.
+
+    Raises UserError when `trainer` has an argument that TRL does not know, a value that it rejects, or one that the
+    stage decides.
     """
-    fixed = {
+    decided = {
         "output_dir": str(spec.output / "work"),
         "seed": spec.seed,
         "report_to": "none",
@@ -32,18 +51,21 @@ def trainer_arguments(
         "trust_remote_code": spec.trust_remote_code,
         # A loss that is not a number has to reach the history, which stops the stage.
         "logging_nan_inf_filter": False,
-        **fixed,
+        **DECIDED[stage],
     }
-    if taken := sorted(fixed.keys() & spec.trainer.keys()):
+    if taken := sorted(decided.keys() & spec.trainer.keys()):
         raise UserError(f"{stage}.trainer.{taken[0]} is decided by the stage itself; remove it")
     loading = {**(spec.trainer.get("model_init_kwargs") or {}), "dtype": spec.dtype, "use_safetensors": True}
     if spec.revision is not None:
         loading["revision"] = spec.revision
+    defaults = {"dataloader_pin_memory": torch.accelerator.is_available()}
     _make_deterministic()
+    # TRL's own use of what transformers deprecates is nothing that a user could mend.
+    warnings.filterwarnings("ignore", category=FutureWarning)
     try:
-        return config(**{**spec.trainer, **fixed, "model_init_kwargs": loading})
+        return config(**{**defaults, **spec.trainer, **decided, "model_init_kwargs": loading})
     except (TypeError, ValueError) as error:
-        raise UserError(f"{stage}.trainer: {config.__name__} rejects its arguments: {error}{note}") from error
+        raise UserError(f"{stage}.trainer: {config.__name__} rejects its arguments: {error}{NOTES[stage]}") from error
 
 
 def lora_config(stage: str, spec: TrainingSpec) -> LoraConfig | None:

@@ -27,10 +27,6 @@ SHOWN = {
     "entropy": "entropy",
     "kl": "kl",
 }
-GENERATION_BATCH = (
-    " (generation_batch_size is per_device_train_batch_size x steps_per_generation x processes completions, where"
-    " steps_per_generation is gradient_accumulation_steps unless set)"
-)
 Reward = Callable[..., list[float | None]]
 
 
@@ -48,10 +44,7 @@ def train(spec: TrainingSpec) -> None:
     from tasks.training.stage import train_and_save
 
     rows = [row for row in read_split(spec.data, "train") if is_verifiable(row)]
-    arguments = trainer_arguments(
-        # The first step is logged so that its KL is seen before the policy has moved.
-        "grpo", GRPOConfig, spec, note=GENERATION_BATCH, remove_unused_columns=False, logging_first_step=True
-    )  # fmt: skip
+    arguments = trainer_arguments("grpo", GRPOConfig, spec)
     check_prompts(arguments, len(rows), spec.data)
     tokenizer = load_tokenizer(spec)
     with rejections("grpo"):
@@ -73,7 +66,7 @@ def is_verifiable(row: Problem) -> bool:
 
 
 def check_prompts(arguments: "GRPOConfig", prompts: int, data: Path) -> None:
-    """Raise UserError when the problems do not fill one generation batch: TRL would train on nothing, and say nothing."""
+    """Raise UserError when the problems do not fill one generation batch: TRL would silently train on nothing."""
     needed = arguments.generation_batch_size // arguments.num_generations
     if prompts < needed:
         raise UserError(

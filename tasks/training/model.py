@@ -55,5 +55,7 @@ def save(trainer: Any, folder: Path) -> None:
     # A model that was taught to end its turn with the tokenizer's token has to be stopped by it too.
     ends = end_tokens(model, tokenizer)
     model.generation_config.eos_token_id = ends[0] if len(ends) == 1 else ends
+    # The trainer turned it off, and generation without a cache is quadratic in time.
+    model.config.use_cache = True
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -31,7 +31,7 @@ class TrainingSpec(BaseModel):
     data: AbsolutePath
     """A prepared dataset."""
     output: AbsolutePath
-    """An existing empty folder, which receives `model/`, `history.jsonl`, `metrics.json` and for GRPO `samples.jsonl`."""
+    """An existing empty folder for `model/`, `history.jsonl`, `metrics.json` and, from GRPO, `samples.jsonl`."""
     seed: Annotated[int, Field(ge=0)]
     """Seeds the order of rows, the adapter's weights and the sampling of completions."""
     lora: dict[str, Any] | None = None

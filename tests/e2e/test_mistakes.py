@@ -1,0 +1,72 @@
+"""A user's mistake gives one clear error, before anything is trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import ratchet
+
+
+@pytest.fixture(scope="module")
+def checkout(fresh_checkout: Callable[[str], Path]) -> Path:
+    return fresh_checkout("mistakes")
+
+
+def refused(checkout: Path, *arguments: str) -> str:
+    """The error of a command that must fail as a user's mistake, and train nothing."""
+    done = ratchet(checkout, *arguments)
+    assert done.returncode == 2, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    stages = checkout / ".ratchet" / "stages"
+    assert not [path.name for path in stages.glob("*") if path.name.startswith(("sft-", "grpo-"))]
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_misspelt_parameter(checkout: Path) -> None:
+    error = refused(checkout, "run", "-S", "grpo.learning_rate=1")
+    assert error.startswith("ratchet: -S grpo.learning_rate=1: unknown key 'grpo.learning_rate'")
+
+
+def test_a_misspelt_argument_of_trl(checkout: Path) -> None:
+    error = refused(checkout, "run", "-S", "grpo.trainer.learning_rat=1e-5")
+    assert "GRPOConfig has no argument 'learning_rat' (did you mean 'learning_rate'?)" in error
+
+
+def test_an_argument_that_the_stage_decides(checkout: Path) -> None:
+    assert "sft.trainer.output_dir" in refused(checkout, "run", "-S", "sft.trainer.output_dir=x")
+
+
+def test_a_missing_data_file(checkout: Path) -> None:
+    error = refused(checkout, "run", "-S", "data.sources.chains.path=data/nothing.jsonl")
+    assert "data.sources.chains.path: data/nothing.jsonl: there is no such file" in error
+
+
+def test_a_malformed_row(checkout: Path) -> None:
+    rows = [{"prompt": "1+1", "answer": "2"}, {"prompt": "1+2", "answr": "3"}]
+    file = checkout / "data" / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    error = refused(checkout, "run", "-S", "data.sources.chains.path=data/mine.jsonl")
+    assert "data/mine.jsonl:2" in error
+    assert "answr" in error
+
+
+@pytest.mark.parametrize("path", ["data/nothing", "./data", "some/deep/path"])
+def test_a_model_that_does_not_exist(checkout: Path, path: str) -> None:
+    assert "model" in refused(checkout, "run", "-S", f"model.path={path}")
+
+
+def test_an_unknown_evaluation_task(checkout: Path) -> None:
+    error = refused(
+        checkout, "run", "-S", "evaluation.tasks=[arithmetics]", "-S", "gate={primary: {task: arithmetics}, guards: []}"
+    )
+    assert "a task 'arithmetics' (did you mean 'arithmetic'?)" in error
+
+
+def test_an_unknown_recipe(checkout: Path) -> None:
+    assert "no recipe 'nothing'" in refused(checkout, "run", "--recipe", "nothing")
+
+
+def test_a_run_that_there_is_not(checkout: Path) -> None:
+    assert "no progression with a run id that starts with 'abc'" in refused(checkout, "report", "abc")
