@@ -4,10 +4,11 @@
 
 Three files of one JSON object per line (`id`, `prompt`, `answer`, for some a `solution`):
 
-- `chains.jsonl`: 2,600 chains of four integers. 1,100 carry a demonstration, and the demonstrations are of
-  mixed quality on purpose, as real ones are: 60 % of them are the bare answer. A model warmed up on
-  them learns the form of an answer and the bad habit of blurting it out.
-- `short.jsonl`, `long.jsonl`: 250 chains of three and of five integers, for evaluation only.
+- `chains.jsonl`: 2,600 chains of four integers, of which 1,100 carry a demonstration.
+- `short.jsonl`, `long.jsonl`: 400 chains of three and of five integers each, of which 200 carry one.
+
+The demonstrations are of mixed quality on purpose, as real ones are: 60 % of them are the bare answer. A model warmed
+up on them learns the form of an answer and the bad habit of blurting it out.
 
 The numbers are drawn from a fixed seed and nothing else, so every machine writes the same bytes.
 """
@@ -19,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SEED = 20
-CHAINS, DEMONSTRATIONS, GUARD_ITEMS = 2600, 1100, 250
+# Length of the chains, problems, and how many of these carry a demonstration.
+FILES = {"chains": (4, 2600, 1100), "short": (3, 400, 200), "long": (5, 400, 200)}
 BARE_SHARE = 0.6
 
 
@@ -52,7 +54,9 @@ def distinct_chains(rng: random.Random, length: int, count: int) -> Iterator[str
             yield prompt
 
 
-def rows(name: str, length: int, count: int, demonstrations: int = 0) -> Iterator[dict[str, object]]:
+def rows(name: str) -> Iterator[dict[str, object]]:
+    """The problems of one file, as they stand in it."""
+    length, count, demonstrations = FILES[name]
     rng = random.Random(f"{SEED}/{name}")
     for index, prompt in enumerate(distinct_chains(rng, length, count)):
         answer = result(prompt)
@@ -72,9 +76,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "arithmetic")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    write(out / "chains.jsonl", rows("chain", 4, CHAINS, DEMONSTRATIONS))
-    write(out / "short.jsonl", rows("short", 3, GUARD_ITEMS))
-    write(out / "long.jsonl", rows("long", 5, GUARD_ITEMS))
+    for name in FILES:
+        write(out / f"{name}.jsonl", rows(name))
 
 
 if __name__ == "__main__":

@@ -49,12 +49,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def corpus(seed: int) -> list[list[dict[str, str]]]:
     """Worked chains as conversations, without the problems that are trained and evaluated on later."""
-    problems = [
-        *arithmetic.rows("chain", 4, arithmetic.CHAINS),
-        *arithmetic.rows("short", 3, arithmetic.GUARD_ITEMS),
-        *arithmetic.rows("long", 5, arithmetic.GUARD_ITEMS),
-    ]
-    kept_out = {row["prompt"] for row in problems}
+    kept_out = {row["prompt"] for name in arithmetic.FILES for row in arithmetic.rows(name)}
     rng = random.Random(f"base/{seed}")
     prompts = [
         prompt

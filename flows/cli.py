@@ -36,7 +36,7 @@ def main() -> None:
         typer.echo(f"ratchet: {error}", err=True)
         sys.exit(2)
     except Exception as error:
-        if type(error).__name__ not in ("StageFailed", "ChampionMoved"):
+        if type(error).__name__ not in ("StageFailed", "ChampionMovedError"):
             raise
         typer.echo(f"ratchet: {error}", err=True)
         sys.exit(1)

@@ -28,5 +28,4 @@ def configure(workspace: Path) -> None:
     }
     for name, home in homes.items():
         os.environ.setdefault(name, str(home))
-    os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

@@ -7,7 +7,6 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import BaseModel
-from tasks.report import report
 
 from flows import plan as planning
 from tasks import gating, registry, store, tracking
@@ -17,6 +16,7 @@ from tasks.evaluate import evaluate, scores
 from tasks.gate import gate
 from tasks.prepare import prepare
 from tasks.promote import Promotion, promote, register
+from tasks.report import report
 from tasks.stage import Progress
 from tasks.train import grpo, sft
 
@@ -88,7 +88,7 @@ def progression(project: Path, recipe: str | None = None, overrides: list[str] |
         promotion = None
         if verdict.decision is gating.Decision.promote:
             gated = champion.version if champion else None
-            promotion = promote(progress, version, gated, prepared, evaluation)
+            promotion = promote(progress, version, gated, evaluation)
 
         outputs = {"prepare": prepared, **trained, "evaluate": evaluation}
         page = report(progress, plan.base, outputs, plan.candidate.name, verdict, promotion, time.monotonic() - started)

@@ -19,7 +19,7 @@ TAIL = 20
 """Lines of a stage's output that are repeated in the message of its failure."""
 
 
-class StageFailed(RuntimeError):
+class StageFailed(RuntimeError):  # noqa: N818
     """A stage process that did not do its work; the message says how it ended and what it said last."""
 
 

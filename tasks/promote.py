@@ -1,11 +1,13 @@
 """Promote: register the candidate with what stands behind it and, on a verdict to promote, make it the champion."""
 
+import json
+
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from pydantic import BaseModel
 
-from tasks import gating, problems, registry, stage, store, tracking
+from tasks import gating, registry, stage, store, tracking
 from tasks.evaluate import records, scores
 from tasks.serving.smoke import Prompt, SmokeSpec
 from tasks.stage import Progress
@@ -64,16 +66,15 @@ def promote(
     progress: Progress,
     version: registry.Version,
     gated_champion: str | None,
-    prepared: store.Output,
     evaluation: store.Output,
 ) -> Promotion:
     """Make a version the champion, once a fresh process has loaded it and got the answers that were evaluated.
 
     Raises:
         StageFailed: the version cannot be loaded, or answers otherwise than in its evaluation; it gets no alias.
-        ChampionMoved: the champion is no longer the one that the gate compared with; nothing changed.
+        ChampionMovedError: the champion is no longer the one that the gate compared with; nothing changed.
     """
-    _smoke(progress, version, prepared, evaluation)
+    _smoke(progress, version, evaluation)
     lock = progress.config.workspace / "mlflow" / "promotion.lock"
     previous = registry.promote(progress.client, lock, version, gated_champion)
     promotion = Promotion(name=version.name, version=version.version, alias=registry.CHAMPION, previous=previous)
@@ -84,19 +85,24 @@ def promote(
     return promotion
 
 
-def _smoke(progress: Progress, version: registry.Version, prepared: store.Output, evaluation: store.Output) -> None:
-    recorded = {
-        row["id"]: row["completion"]
-        for task_name in progress.config.params.evaluation.tasks
-        for row in records(evaluation, version.tags["stage"], task_name)
-    }
-    asked = problems.read_split(prepared.folder, "eval")[:SMOKE_PROMPTS]
+def _smoke(progress: Progress, version: registry.Version, evaluation: store.Output) -> None:
+    primary = progress.config.params.gate.primary.task
+    asked = records(evaluation, version.tags["stage"], primary)[:SMOKE_PROMPTS]
+    settings = json.loads((evaluation.folder / "settings.json").read_bytes())["tasks"][primary]
+    as_asked = settings["output_type"] == "generate_until" and settings["num_fewshot"] == 0
     folder = progress.folder / "smoke"
     folder.mkdir(parents=True, exist_ok=True)
     spec = SmokeSpec(
         tracking_uri=progress.client.tracking_uri,
         model_uri=f"models:/{version.name}/{version.version}",
-        prompts=[Prompt(messages=problem.messages, expected=recorded.get(problem.id)) for problem in asked],
+        prompts=[
+            Prompt(
+                messages=[{"role": "user", "content": row["question"]}],
+                expected=row["completion"] if as_asked else None,
+            )
+            for row in asked
+        ],
+        max_tokens=settings["generation_kwargs"]["max_gen_toks"] if as_asked else None,
         output=folder,
     )
     stage.launch(progress, "smoke", "tasks.serving.smoke", spec, folder, progress.run_id, SMOKE_TIMEOUT)

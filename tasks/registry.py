@@ -26,7 +26,7 @@ class Version:
     aliases: tuple[str, ...]
 
 
-class ChampionMoved(RuntimeError):
+class ChampionMovedError(RuntimeError):
     """The champion is not the one that the candidate was gated against."""
 
 
@@ -70,7 +70,8 @@ def model_folder(client: "MlflowClient", version: Version) -> Path:
 
     uri = client.get_model_version_download_uri(version.name, version.version)
     root = mlflow.artifacts.download_artifacts(artifact_uri=uri, tracking_uri=client.tracking_uri)
-    return Path(root) / "artifacts" / "model"
+    [folder] = (Path(root) / "artifacts").iterdir()
+    return folder
 
 
 def register(
@@ -117,13 +118,13 @@ def promote(client: "MlflowClient", lock: Path, candidate: Version, gated_champi
         The version that was champion before, which is now `previous`; none if there was none.
 
     Raises:
-        ChampionMoved: another promotion came between; nothing was changed.
+        ChampionMovedError: another promotion came between; nothing was changed.
     """
     with FileLock(lock):
         current = champion(client, candidate.name)
         now = current.version if current else None
         if now != gated_champion:
-            raise ChampionMoved(
+            raise ChampionMovedError(
                 f"{candidate.name}: version {candidate.version} was gated against champion {gated_champion or 'none'}, "
                 f"and the champion is now {now or 'none'}: run again to be compared with it"
             )

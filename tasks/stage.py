@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect.logging import get_run_logger
 from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
 from prefect.states import Completed
 from pydantic import BaseModel
 

@@ -36,7 +36,7 @@ def work(spec: EvaluationSpec) -> None:
         for task_name, task in tasks.items():
             started = time.monotonic()
             results, samples = harness.answer(lm, task, spec.limit, spec.seed)
-            found = by_task[task_name][model_name] = records(samples)
+            found = by_task[task_name][model_name] = records(samples, task.doc_to_text)
             score = all_scores.setdefault(model_name, {})[task_name] = scores(results, len(found))
             _print(model_name, task_name, score, time.monotonic() - started)
         del lm
@@ -73,7 +73,7 @@ def _print(model: str, task: str, score: dict[str, float], seconds: float) -> No
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

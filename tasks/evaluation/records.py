@@ -5,7 +5,7 @@ several.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -23,24 +23,30 @@ class Record:
     prompt_hash: str
     score: dict[str, float]
     """Every metric that is a number for a single item."""
+    question: str
+    """What the task asks (lm-eval's doc_to_text), without chat template, description or examples."""
     prompt: str
-    """What the model read, chat template and all."""
+    """What the model read, with all of these."""
     completion: str
     """What it wrote; for tasks that score given answers, their log-likelihoods as JSON."""
     target: str
 
 
-def records(samples: list[dict[str, Any]]) -> list[Record]:
+def records(samples: list[dict[str, Any]], question: Callable[[Any], Any]) -> list[Record]:
     """The records of one model on one task, in the dataset's order, from lm-eval's samples (a row per item and filter).
 
     `samples` are lm-eval's: dicts with doc_id, doc, filter, metrics, arguments, resps, target and a key per metric.
+    `question` gives what is asked in a doc: the task's `doc_to_text`.
     """
     by_item: dict[int, list[dict[str, Any]]] = {}
     for sample in samples:
         by_item.setdefault(sample["doc_id"], []).append(sample)
     several = len({sample["filter"] for sample in samples}) > 1
     ids = _ids([rows[0] for rows in by_item.values()])
-    return [_record(rows, item_id, several) for rows, item_id in zip(by_item.values(), ids, strict=True)]
+    return [
+        _record(rows, item_id, several, str(question(rows[0]["doc"])))
+        for rows, item_id in zip(by_item.values(), ids, strict=True)
+    ]
 
 
 def scores(results: dict[str, Any], count: int) -> dict[str, float]:
@@ -73,7 +79,7 @@ def check_pairs(task: str, by_model: dict[str, list[Record]]) -> None:
                 )
 
 
-def _record(rows: list[dict[str, Any]], item_id: str, several: bool) -> Record:
+def _record(rows: list[dict[str, Any]], item_id: str, several: bool, question: str) -> Record:
     score = {_key(metric, row["filter"], several): row[metric] for row in rows for metric in row["metrics"]}
     item = rows[0]
     return Record(
@@ -81,6 +87,7 @@ def _record(rows: list[dict[str, Any]], item_id: str, several: bool) -> Record:
         doc_hash=item["doc_hash"],
         prompt_hash=item["prompt_hash"],
         score={metric: float(value) for metric, value in score.items() if isinstance(value, Real)},
+        question=question,
         prompt=str(item["arguments"][0][0]),
         completion=_completion(item["resps"]),
         target=str(item["target"]),

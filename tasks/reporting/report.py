@@ -82,7 +82,7 @@ class ChangedItem(Section):
 
     id: str
     task: str
-    prompt: str
+    question: str
     gold: str
     baseline: Answer
     candidate: Answer

@@ -16,7 +16,7 @@ def changed_items(
 ) -> Samples:
     """Up to `limit` items whose score changed, improved and worse in equal shares as far as there are both.
 
-    Rows are an evaluation's records: `id`, `prompt`, `target`, `completion`, and `score` by metric. Of each kind the
+    Rows are an evaluation's records: `id`, `question`, `target`, `completion`, and `score` by metric. Of each kind the
     shown items are spread evenly over the records' order, so that the same records always show the same items.
     """
     others = {row["id"]: row for row in baseline_rows}
@@ -24,7 +24,7 @@ def changed_items(
         ChangedItem(
             id=str(row["id"]),
             task=task,
-            prompt=str(row["prompt"]),
+            question=str(row["question"]),
             gold=str(row["target"]),
             baseline=Answer(completion=others[row["id"]]["completion"], score=others[row["id"]]["score"][metric]),
             candidate=Answer(completion=row["completion"], score=row["score"][metric]),

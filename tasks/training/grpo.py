@@ -36,6 +36,8 @@ def train(spec: TrainingSpec) -> None:
     The reference of the KL term, with `beta` > 0, is the model that the spec names: TRL loads it from the same path, or
     takes it as the model without its new adapter.
     """
+    rows = [row for row in read_split(spec.data, "train") if is_verifiable(row)]
+
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -43,7 +45,6 @@ def train(spec: TrainingSpec) -> None:
     from tasks.training.reference import ReferenceCheck
     from tasks.training.stage import train_and_save
 
-    rows = [row for row in read_split(spec.data, "train") if is_verifiable(row)]
     arguments = trainer_arguments("grpo", GRPOConfig, spec)
     check_prompts(arguments, len(rows), spec.data)
     tokenizer = load_tokenizer(spec)

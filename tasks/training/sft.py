@@ -19,15 +19,16 @@ SHOWN = {"loss": "loss", "accuracy": "mean_token_accuracy", "lr": "learning_rate
 
 def train(spec: TrainingSpec) -> None:
     """Train and write the stage's output; raises UserError for rows or settings that cannot be trained with."""
+    rows = [row for row in read_split(spec.data, "train") if row.solution is not None]
+    if not rows:
+        raise UserError(f"{spec.data}: no row of the train split has a `solution`, so there is nothing to imitate")
+
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
     from tasks.training.arguments import load_tokenizer, lora_config, rejections, trainer_arguments
     from tasks.training.stage import train_and_save
 
-    rows = [row for row in read_split(spec.data, "train") if row.solution is not None]
-    if not rows:
-        raise UserError(f"{spec.data}: no row of the train split has a `solution`, so there is nothing to imitate")
     arguments = trainer_arguments("sft", SFTConfig, spec)
     tokenizer = load_tokenizer(spec)
     with rejections("sft"):

@@ -82,6 +82,7 @@ def test_an_evaluation_writes_records_scores_and_settings(
     found = read_records(run.output, "base", "arithmetic")
     assert [row["id"] for row in found] == [f"chain-{number}" for number in range(6)]
     assert [row["target"] for row in found] == list(QUESTIONS.values())
+    assert [row["question"] for row in found] == list(QUESTIONS)
     assert found[0]["prompt"] == "<|user|>7-5+5+7<|end|><|assistant|>"
     assert found[0]["completion"].startswith("7-5=2\n2+5=7\n7+7=14")
     for row, (prompt, answer) in zip(found, QUESTIONS.items(), strict=True):

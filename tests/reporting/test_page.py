@@ -52,7 +52,7 @@ def models(wins, losses, n=400):
 
 def rows(scores, completion):
     return [
-        {"id": i, "prompt": f"{i}+1", "target": EVIL, "completion": f"{completion}{i}", "score": {"acc": s}}
+        {"id": i, "question": f"{i}+1", "target": EVIL, "completion": f"{completion}{i}", "score": {"acc": s}}
         for i, s in scores.items()
     ]
 

@@ -5,7 +5,7 @@ from tasks.reporting import changed_items
 
 def rows(scores, completion):
     return [
-        {"id": f"q{i}", "prompt": f"p{i}", "target": "1", "completion": completion, "score": {"acc": s, "length": 1}}
+        {"id": f"q{i}", "question": f"p{i}", "target": "1", "completion": completion, "score": {"acc": s, "length": 1}}
         for i, s in enumerate(scores)
     ]
 

@@ -1,4 +1,4 @@
-"""SFT and then GRPO as processes of their own, all of it twice, in two places: what a stage writes, and that it repeats."""
+"""SFT, then GRPO, as processes of their own, twice in two places: what a stage writes, and that it repeats."""
 
 import json
 import subprocess
@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-STEPS = 3
+SFT_STEPS, GRPO_STEPS = 20, 3
+"""Enough of SFT for some rewards; with none, GRPO would learn nothing and its tests would show nothing."""
 
 
 def write_spec(folder: Path, stage: str, **spec: object) -> Path:
@@ -22,10 +23,10 @@ def write_spec(folder: Path, stage: str, **spec: object) -> Path:
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory, base, data, quick):
     """Two progressions at the same time: folders `one` and `two`, each with the outputs `sft` and `grpo`."""
-    sft = {**quick, "max_steps": STEPS, "per_device_train_batch_size": 16, "learning_rate": 1e-3}
+    sft = {**quick, "max_steps": SFT_STEPS, "per_device_train_batch_size": 16, "learning_rate": 1e-3}
     grpo = {
         **quick,
-        "max_steps": STEPS,
+        "max_steps": GRPO_STEPS,
         "per_device_train_batch_size": 32,
         "num_generations": 4,
         "max_completion_length": 24,
@@ -44,9 +45,7 @@ def stages(tmp_path_factory, base, data, quick):
                 folder, stage, model=str(model), data=str(data), trainer=trainer, samples_per_step=5 * (stage == "grpo")
             )
             command = [sys.executable, "-m", f"tasks.training.{stage}", str(spec)]
-            processes.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            )
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         outputs = [process.communicate(timeout=300)[0] for process in processes]
         assert [process.returncode for process in processes] == [0, 0], outputs
         logs.append(outputs[0])
@@ -65,7 +64,9 @@ def test_the_output_is_complete_and_nothing_else(stages, stage):
 
 @pytest.mark.parametrize("stage", ["sft", "grpo"])
 def test_the_same_spec_gives_the_same_bytes_elsewhere(stages, stage):
-    first, second = ({p.name: p.read_bytes() for p in (f / stage / "model").iterdir()} for f in (stages.one, stages.two))
+    first, second = (
+        {p.name: p.read_bytes() for p in (f / stage / "model").iterdir()} for f in (stages.one, stages.two)
+    )
     assert first == second
     assert not any(str(stages.one).encode() in content for content in first.values())
 
@@ -73,16 +74,24 @@ def test_the_same_spec_gives_the_same_bytes_elsewhere(stages, stage):
 @pytest.mark.parametrize("stage", ["sft", "grpo"])
 def test_history_has_one_line_a_step_and_stdout_says_the_same(stages, stage):
     history = lines(stages.one / stage / "history.jsonl")
-    assert [entry["step"] for entry in history] == [1, 2, 3]
+    steps = SFT_STEPS if stage == "sft" else GRPO_STEPS
+    assert [entry["step"] for entry in history] == list(range(1, steps + 1))
     assert all(isinstance(value, int | float) for entry in history for value in entry.values())
     printed = (stages.sft_log if stage == "sft" else stages.grpo_log).splitlines()
-    assert [line.split("  ")[0] for line in printed] == ["step 1/3", "step 2/3", "step 3/3"]
+    assert [line.split("  ")[0] for line in printed] == [f"step {step}/{steps}" for step in range(1, steps + 1)]
 
 
 def test_history_of_grpo_has_what_the_report_and_the_alarms_need(stages):
     history = lines(stages.one / "grpo" / "history.jsonl")
     needed = {"reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "completions/clipped_ratio"}
-    needed |= {"entropy", "kl", "clip_ratio/region_mean", "verdict/right", "verdict/no_answer", "verdict/infrastructure"}
+    needed |= {
+        "entropy",
+        "kl",
+        "clip_ratio/region_mean",
+        "verdict/right",
+        "verdict/no_answer",
+        "verdict/infrastructure",
+    }
     for entry in history:
         assert needed <= entry.keys()
         verdicts = {key: value for key, value in entry.items() if key.startswith("verdict/")}
@@ -136,7 +145,9 @@ def test_the_model_stands_alone(stages, base):
 @pytest.mark.parametrize("stage", ["sft", "grpo"])
 def test_a_users_mistake_is_one_message_and_exit_code_2(tmp_path, base, stage):
     spec = write_spec(tmp_path, stage, model=str(base), data=str(tmp_path / "nowhere"), trainer={})
-    process = subprocess.run([sys.executable, "-m", f"tasks.training.{stage}", str(spec)], capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-m", f"tasks.training.{stage}", str(spec)], capture_output=True, text=True
+    )
     assert process.returncode == 2
     assert process.stdout == ""
     assert "nowhere" in process.stderr

@@ -1,0 +1,261 @@
+"""What training refuses to start with, and adapters, in this process: each case is real TRL on the embedded model."""
+
+import json
+import shutil
+
+import pytest
+
+from tasks.errors import UserError
+from tasks.problems import Problem, read_split
+from tasks.rewards import Status
+from tasks.training import grpo, sft
+from tasks.training.spec import TrainingSpec
+
+
+@pytest.fixture
+def spec_of(tmp_path, base, data, quick):
+    """A spec with this much changed: `trainer` is added to the quick arguments."""
+
+    def build(trainer=None, **changed) -> TrainingSpec:
+        output = tmp_path / f"output-{len(list(tmp_path.iterdir()))}"
+        output.mkdir()
+        fields = {"model": str(base), "data": data, "output": output, "seed": 1, **changed}
+        return TrainingSpec(**fields, trainer={**quick, "max_steps": 2, **(trainer or {})})
+
+    return build
+
+
+GRPO = {"per_device_train_batch_size": 16, "num_generations": 4, "max_completion_length": 12}
+
+
+def rewritten(data, folder, change) -> None:
+    rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    (folder / "train.jsonl").write_text("".join(json.dumps(change(row)) + "\n" for row in rows))
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def without(*keys):
+    return lambda row: {key: value for key, value in row.items() if key not in keys}
+
+
+def test_sft_needs_a_solution(spec_of, data, tmp_path):
+    rewritten(data, tmp_path, without("solution"))
+    with pytest.raises(UserError, match="no row of the train split has a `solution`"):
+        sft.train(spec_of(data=tmp_path))
+
+
+def test_sft_refuses_to_cut_rows(spec_of, data):
+    with pytest.raises(
+        UserError, match=r"max_length is 20 tokens, and \d+ of 64 rows are longer, up to 2\d \(row row-"
+    ) as error:
+        sft.train(spec_of({"max_length": 20}))
+    longest = max(read_split(data, "train"), key=lambda row: len(row.prompt) + len(row.solution))
+    # One token a character; two roles and two ends of a turn.
+    assert f"up to {len(longest.prompt) + len(longest.solution) + 4} " in str(error.value)
+
+
+@pytest.fixture
+def unending(base, tmp_path):
+    """The base with a template that closes an answer with a token other than the one that the model stops at."""
+    folder = tmp_path / "unending"
+    shutil.copytree(base, folder)
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("'<|end|>'", "'<|user|>'"))
+    return folder
+
+
+def test_sft_refuses_answers_without_an_end(spec_of, unending):
+    with pytest.raises(
+        UserError, match=r"would not learn to stop: it ends at <\|end\|>.*'<\|user\|>'; set sft.trainer.eos_token"
+    ):
+        sft.train(spec_of(model=str(unending)))
+
+
+def test_sft_takes_the_end_that_eos_token_names_and_the_model_stops_there(spec_of, unending):
+    spec = spec_of({"eos_token": "<|user|>"}, model=str(unending))
+    sft.train(spec)
+    ends = json.loads((spec.output / "model" / "generation_config.json").read_text())["eos_token_id"]
+    assert sorted(ends) == [1, 2]
+    tokenizer = json.loads((spec.output / "model" / "tokenizer_config.json").read_text())
+    assert tokenizer["eos_token"] == "<|user|>"  # noqa: S105
+
+
+def test_a_chat_template_is_needed_and_can_be_given(spec_of, base, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(base, bare)
+    template = (bare / "chat_template.jinja").rename(tmp_path / "given.jinja")
+    with pytest.raises(UserError, match=r"has no chat template.*chat_template_path"):
+        sft.train(spec_of(model=str(bare)))
+    spec = spec_of({"chat_template_path": str(template)}, model=str(bare))
+    sft.train(spec)
+    assert (spec.output / "model" / "chat_template.jinja").read_text() == template.read_text()
+
+
+@pytest.mark.parametrize(
+    ("stage", "trainer", "message"),
+    [
+        (sft, {"learning_rat": 1}, "sft.trainer: SFTConfig rejects.*learning_rat"),
+        (sft, {"seed": 1}, "sft.trainer.seed is decided by the stage itself"),
+        (sft, {"report_to": "wandb"}, "sft.trainer.report_to is decided"),
+        (grpo, {"remove_unused_columns": True}, "grpo.trainer.remove_unused_columns is decided"),
+        (grpo, {**GRPO, "num_generations": 5}, r"generation_batch_size \(16\) must be divisible by.*\(5\).*per_device"),
+        (grpo, {**GRPO, "num_generations": 1}, "at least 2 generations"),
+        (grpo, {**GRPO, "per_device_train_batch_size": 512}, "64 rows of the train split.*takes 128 prompts"),
+        (grpo, {**GRPO, "eval_strategy": "steps"}, "grpo: the trainer cannot be set up.*eval_dataset"),
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_trained_with(spec_of, stage, trainer, message):
+    with pytest.raises(UserError, match=message):
+        stage.train(spec_of(trainer))
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ({"rank": 8}, "sft.lora: LoraConfig rejects.*rank"),
+        ({"target_modules": ["nowhere"]}, "sft: the trainer cannot be set up.*nowhere"),
+        ({"target_modules": ["lm_head"]}, "sft: the trainer cannot be set up.*lm_head"),
+    ],
+)
+def test_adapters_that_cannot_be_trained(spec_of, lora, message):
+    with pytest.raises(UserError, match=message):
+        sft.train(spec_of(lora=lora))
+
+
+def test_a_model_that_is_not_there(spec_of, tmp_path):
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        sft.train(spec_of(model=str(tmp_path)))
+
+
+def test_weights_that_are_no_safetensors_are_not_loaded(spec_of, base, tmp_path):
+    import torch
+
+    folder = tmp_path / "pickled"
+    shutil.copytree(base, folder)
+    torch.save(weights(folder), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="safetensors"):
+        sft.train(spec_of(model=str(folder)))
+
+
+def test_grpo_needs_something_to_verify(spec_of, data, tmp_path):
+    rewritten(data, tmp_path, without("answer"))
+    with pytest.raises(UserError, match="0 rows of the train split have a `verifier` and an `answer`"):
+        grpo.train(spec_of(GRPO, data=tmp_path))
+
+
+def test_an_adapter_is_trained_and_merged_into_a_model_that_stands_alone(spec_of, base):
+    import torch
+
+    spec = spec_of({"learning_rate": 1e-2}, lora={"r": 8, "target_modules": "all-linear"})
+    sft.train(spec)
+    assert not list((spec.output / "model").glob("adapter*"))
+    before, after = weights(base), weights(spec.output / "model")
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all("proj" in name for name in changed)
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 8, "target_modules": "all-linear"}])
+def test_a_learning_rate_of_zero_leaves_the_weights_as_they_were(spec_of, base, lora):
+    import torch
+
+    spec = spec_of({**GRPO, "learning_rate": 0.0, "beta": 0.1}, lora=lora)
+    grpo.train(spec)
+    before, after = weights(base), weights(spec.output / "model")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    history = [json.loads(line) for line in (spec.output / "history.jsonl").read_text().splitlines()]
+    assert [entry["kl"] for entry in history] == pytest.approx([0, 0], abs=1e-6)
+
+
+def test_a_reference_other_than_the_start_is_found_out(spec_of):
+    """An adapter that is not zero at its start: the policy differs from the reference, which goes without it."""
+    spec = spec_of(
+        {**GRPO, "beta": 0.1, "logging_steps": 2},
+        lora={"r": 8, "target_modules": "all-linear", "init_lora_weights": False},
+    )
+    with pytest.raises(RuntimeError, match="first step's KL divergence is"):
+        grpo.train(spec)
+    assert not (spec.output / "model").exists()
+
+
+def test_a_diverged_loss_stops_training(spec_of):
+    with pytest.raises(FloatingPointError, match="lower the learning rate"):
+        sft.train(spec_of({"learning_rate": 1e30, "max_steps": 4, "max_grad_norm": 0.0}))
+
+
+def test_merging_gives_the_logits_of_the_adapter(base):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from tasks.training.model import merged
+
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).eval()
+    ids = torch.arange(4, 16).unsqueeze(0)
+    with torch.no_grad():
+        expected = model(ids).logits
+        with model.disable_adapter():
+            untouched = model(ids).logits
+        found = merged(model, torch.float32)(ids).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(untouched, expected, atol=0.1)
+
+
+def problem(number: int, **changed) -> Problem:
+    fields = {"id": str(number), "source": "s", "prompt": f"{number}+0", "answer": str(number), "verifier": "numeric"}
+    return Problem(**{**fields, **changed})
+
+
+class State:
+    """What TRL passes on of the trainer's state."""
+
+    global_step, is_world_process_zero = 4, True
+
+
+def test_the_reward_is_the_verdict_and_every_status_is_counted(tmp_path):
+    metrics: dict[str, float] = {}
+    completions = [[{"role": "assistant", "content": text}] for text in ("#1", "#5", "hm", "#2")]
+    reward = grpo.reward_function([problem(1), problem(2)], tmp_path / "samples.jsonl", 2)
+    scores = reward(
+        completions=completions, row=[0, 0, 1, 1], trainer_state=State, log_metric=metrics.__setitem__, prompts=[]
+    )
+    assert scores == [1.0, 0.0, 0.0, 1.0]
+    assert metrics.keys() == {f"verdict/{status}" for status in Status}
+    assert {key: value for key, value in metrics.items() if value} == {
+        "verdict/right": 2,
+        "verdict/wrong": 1,
+        "verdict/no_answer": 1,
+    }
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [(s["step"], s["id"], s["completion"]) for s in samples] == [(5, "1", "#1"), (5, "2", "hm")]
+
+
+def test_what_could_not_be_verified_is_no_reward_and_a_whole_batch_of_it_an_error(tmp_path, monkeypatch):
+    from tasks.rewards import numeric
+
+    judge = numeric.verify
+
+    def sometimes_broken(completion, item):
+        if item.id == "1":
+            raise OSError("the disk is full")
+        return judge(completion, item)
+
+    monkeypatch.setattr(numeric, "verify", sometimes_broken)
+    reward = grpo.reward_function([problem(1), problem(2)], tmp_path / "samples.jsonl", 0)
+    completions = [[{"role": "assistant", "content": "#2"}]] * 2
+    metrics: dict[str, float] = {}
+    given = {"completions": completions, "trainer_state": State, "log_metric": metrics.__setitem__}
+    assert reward(row=[0, 1], **given) == [None, 1.0]
+    assert metrics["verdict/infrastructure"] == 1
+    with pytest.raises(RuntimeError, match="no completion of the batch could be verified: OSError: the disk is full"):
+        reward(row=[0, 0], **given)
