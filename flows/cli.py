@@ -60,8 +60,10 @@ def run(
     if dry_run:
         show.plan(config, planning.rows(config, plan))
         return
+    from flows.environment import log_mistakes_briefly
     from flows.progression import progression
 
+    log_mistakes_briefly()
     result = progression(config.root, recipe, overrides)
     if json_file:
         temporary = json_file.with_name(f".{json_file.name}.partial")

@@ -1,7 +1,10 @@
 """The environment that Prefect, MLflow, DVC and Hugging Face read when they are first imported."""
 
+import logging
 import os
 from pathlib import Path
+
+from tasks.errors import UserError
 
 TELEMETRY_OFF = {
     "DO_NOT_TRACK": "true",
@@ -29,3 +32,18 @@ def configure(workspace: Path) -> None:
     for name, home in homes.items():
         os.environ.setdefault(name, str(home))
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+
+
+def log_mistakes_briefly() -> None:
+    """Have Prefect log a user's mistake by its message alone: a traceback of our code tells a user nothing.
+
+    Call after Prefect has set up its logging, which its import does.
+    """
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addFilter(_without_traceback_of_mistakes)
+
+
+def _without_traceback_of_mistakes(record: logging.LogRecord) -> bool:
+    if record.exc_info and isinstance(record.exc_info[1], UserError):
+        record.exc_info = None
+    return True
