@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tasks.errors import UserError
+from tasks.errors import ChampionMovedError, UserError
+from tasks.launcher import StageFailed
 
 if TYPE_CHECKING:
     from tasks.config import Configuration
@@ -35,9 +36,7 @@ def main() -> None:
     except UserError as error:
         typer.echo(f"ratchet: {error}", err=True)
         sys.exit(2)
-    except Exception as error:
-        if type(error).__name__ not in ("StageFailed", "ChampionMovedError"):
-            raise
+    except (StageFailed, ChampionMovedError) as error:
         typer.echo(f"ratchet: {error}", err=True)
         sys.exit(1)
 

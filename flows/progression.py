@@ -14,7 +14,7 @@ from tasks.config import Configuration, load
 from tasks.config.schema import Guard, Primary
 from tasks.evaluate import evaluate, scores
 from tasks.gate import gate
-from tasks.prepare import prepare
+from tasks.prepare import dataset_versions, prepare
 from tasks.promote import Promotion, promote, register
 from tasks.report import report
 from tasks.stage import Progress
@@ -71,6 +71,7 @@ def progression(project: Path, recipe: str | None = None, overrides: list[str] |
         plan = planning.make(config)
 
         prepared = prepare(progress, plan.prepare).result()
+        tracking.log_datasets(client, run_id, dataset_versions(config, plan.prepare, prepared))
         warm = sft(progress, plan.sft, plan.base, prepared).result()
         climbed = grpo(progress, plan.grpo, warm, prepared).result()
 

@@ -84,6 +84,12 @@ def prepared_version(output: store.Output, context: str) -> DatasetVersion:
     return DatasetVersion(NAME, f"data/{NAME}", output.manifest.facts["md5"], context)
 
 
+def dataset_versions(config: Configuration, planned: store.Stage, output: store.Output) -> list[DatasetVersion]:
+    """Every dataset version of a progression: the raw sources, and the prepared dataset for each of its splits."""
+    splits = [prepared_version(output, split) for split in problems.SPLITS]
+    return [*source_versions(config, planned), *splits]
+
+
 def _md5(config: Configuration, name: str, path: Path) -> str:
     try:
         return versioning.source_md5(config.root, path)

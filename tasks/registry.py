@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from tasks.errors import ChampionMovedError
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
@@ -24,10 +26,6 @@ class Version:
     """As `store.Output.model_digest` gives it."""
     tags: Mapping[str, str]
     aliases: tuple[str, ...]
-
-
-class ChampionMovedError(RuntimeError):
-    """The champion is not the one that the candidate was gated against."""
 
 
 def champion(client: "MlflowClient", name: str) -> Version | None:

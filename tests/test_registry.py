@@ -6,6 +6,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tasks import registry, tracking
+from tasks.errors import ChampionMovedError
 
 BASE = Path(__file__).resolve().parents[1] / "data" / "base"
 
@@ -60,12 +61,12 @@ def test_promotion_moves_both_aliases_and_only_from_the_gated_champion(
 ) -> None:
     first, second = versions
     lock = tmp_path / "lock"
-    with pytest.raises(registry.ChampionMovedError, match="gated against champion 7"):
+    with pytest.raises(ChampionMovedError, match="gated against champion 7"):
         registry.promote(client, lock, first, gated_champion="7")
     assert registry.champion(client, "sums") is None
 
     assert registry.promote(client, lock, first, gated_champion=None) is None
-    with pytest.raises(registry.ChampionMovedError, match="the champion is now 1"):
+    with pytest.raises(ChampionMovedError, match="the champion is now 1"):
         registry.promote(client, lock, second, gated_champion=None)
     assert registry.champion(client, "sums") == registry.aliased(client, "sums", "champion")
     assert registry.champion(client, "sums").version == first.version  # type: ignore[union-attr]
