@@ -52,16 +52,26 @@ def run(
     """Retrain: prepare, SFT, GRPO, evaluate, gate, and promote what has earned it."""
     config = _configure(project, recipe, overrides)
     from flows import plan as planning
-    from flows import show
 
     plan = planning.make(config)
     planning.check(config, plan)
     if dry_run:
+        from flows import show
+
         show.plan(config, planning.rows(config, plan))
         return
+    from flows import server
     from flows.environment import log_mistakes_briefly
-    from flows.progression import progression
 
+    with server.starting():
+        # What the run needs anyway, imported while there is nothing else to do.
+        import matplotlib.figure  # noqa: F401
+
+        from flows import show
+        from flows.progression import progression
+        from tasks import tracking
+
+        tracking.connect(config.workspace)
     log_mistakes_briefly()
     result = progression(config.root, recipe, overrides)
     if json_file:
