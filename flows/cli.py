@@ -20,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Project = Annotated[Path | None, typer.Option(help="Folder of params.yaml; default: here or the nearest above.")]
+Project = Annotated[Path | None, typer.Option(help="Folder of params.yaml; default: this one or the nearest above.")]
 Recipe = Annotated[str | None, typer.Option(help="Lay recipes/NAME/params.yaml over params.yaml.", metavar="NAME")]
 Overrides = Annotated[
     list[str] | None,
@@ -51,10 +51,11 @@ def run(
 ) -> None:
     """Retrain: prepare, SFT, GRPO, evaluate, gate, and promote what has earned it."""
     config = _configure(project, recipe, overrides)
+    if json_file and not json_file.parent.is_dir():
+        raise UserError(f"--json {json_file}: there is no folder {json_file.parent}")
     from flows import plan as planning
 
     plan = planning.make(config)
-    planning.check(config, plan)
     if dry_run:
         from flows import show
 
@@ -82,9 +83,11 @@ def run(
 
 
 @app.command()
-def status(project: Project = None, overrides: Overrides = None, as_json: JsonFlag = False) -> None:
+def status(
+    project: Project = None, recipe: Recipe = None, overrides: Overrides = None, as_json: JsonFlag = False
+) -> None:
     """Show the champion and the last progressions with their verdicts."""
-    config = _configure(project, None, overrides)
+    config = _configure(project, recipe, overrides)
     from flows import show
 
     show.status(config, as_json)
@@ -127,7 +130,7 @@ def _configure(project: Path | None, recipe: str | None, overrides: list[str] | 
     from flows import environment
     from tasks.config import find_project, load
 
-    root = find_project(project or Path.cwd())
+    root = find_project(Path.cwd()) if project is None else project.resolve()
     config = load(root, recipe, overrides or [])
     environment.configure(config.workspace)
     return config

@@ -23,6 +23,9 @@ def configure(workspace: Path) -> None:
     `HF_HOME` or the `PREFECT_HOME` of a server's profile, stays as it is.
     """
     os.environ.update(TELEMETRY_OFF)
+    # A login on this machine stays good for gated models; it is only read.
+    login = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")) / "token"
+    os.environ.setdefault("HF_TOKEN_PATH", str(login))
     homes = {
         "PREFECT_HOME": workspace / "prefect",
         "HF_HOME": workspace / "huggingface",
@@ -32,6 +35,8 @@ def configure(workspace: Path) -> None:
     for name, home in homes.items():
         os.environ.setdefault(name, str(home))
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    # Prefect gives its temporary server twenty seconds, which a busy machine may take.
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 
 
 def log_mistakes_briefly() -> None:

@@ -1,6 +1,7 @@
 """What a run would do: its stages, their keys, and which of them are up to date."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks import evaluate, hub, prepare, registry, stage, store, tracking, train
@@ -52,19 +53,22 @@ def make(config: Configuration) -> Plan:
     return Plan(base, prepared, sft, grpo)
 
 
-def check(config: Configuration, plan: Plan) -> None:
-    """Check everything that can be checked before anything runs.
+def check(config: Configuration, plan: Plan, evaluation: store.Stage, data: Path) -> None:
+    """Check, before anything is trained, all that can be checked of the stages that would run.
 
-    A training stage that is up to date has had its arguments accepted, and is not checked again.
+    `data` is the prepared dataset. Where it has not been prepared yet, only arguments can be checked.
 
     Raises:
-        UserError: TRL or PEFT rejects an argument, or an evaluation task is unknown.
+        UserError: TRL or PEFT rejects an argument, a task or a metric is unknown, there are too few rows.
     """
     stages = stage.stages_folder(config)
-    for planned in (plan.sft, plan.grpo):
-        if store.explain(stages, planned) != store.UP_TO_DATE:
-            train.check(config, planned)
-    evaluate.check(config)
+    training, measuring = (
+        [each for each in candidates if store.explain(stages, each) != store.UP_TO_DATE]
+        for candidates in ([plan.sft, plan.grpo], [evaluation])
+    )
+    train.check(config, plan.base, training, data)
+    if measuring and data.is_dir():
+        evaluate.check(config, data)
 
 
 def champion(config: Configuration, client: "MlflowClient") -> registry.Version | None:
@@ -72,16 +76,22 @@ def champion(config: Configuration, client: "MlflowClient") -> registry.Version 
     return registry.champion(client, config.params.registry.name)
 
 
-def is_champion(candidate: store.Output | None, current: registry.Version | None) -> bool:
+def is_champion(candidate: store.Manifest | None, current: registry.Version | None) -> bool:
     """Whether a trained candidate is, byte for byte, the model in production."""
     return candidate is not None and current is not None and candidate.model_digest() == current.model_digest
 
 
 def rows(config: Configuration, plan: Plan) -> list[Row]:
-    """The plan as a table: what would run, and why."""
+    """The plan as a table: what would run, and why; checked as far as it can be.
+
+    Raises:
+        UserError: as `check` does.
+    """
     stages = stage.stages_folder(config)
     current = champion(config, tracking.connect(config.workspace)) if tracking.exists(config.workspace) else None
-    challenged = None if is_champion(store.read(stages, plan.candidate), current) else current
-    planned = [plan.prepare, plan.sft, plan.grpo, plan.evaluate(config, challenged)]
+    challenged = None if is_champion(store.peek(stages, plan.candidate), current) else current
+    evaluation = plan.evaluate(config, challenged)
+    check(config, plan, evaluation, prepare.dataset(store.output_folder(stages, plan.prepare)))
+    planned = [plan.prepare, plan.sft, plan.grpo, evaluation]
     whys = [store.explain(stages, each) for each in planned]
     return [Row(s.name, s.key, why == store.UP_TO_DATE, why) for s, why in zip(planned, whys, strict=True)]

@@ -11,10 +11,9 @@ from pydantic import BaseModel
 from flows import plan as planning
 from tasks import gating, registry, store, tracking
 from tasks.config import Configuration, load
-from tasks.config.schema import Guard, Primary
 from tasks.evaluate import evaluate, scores
 from tasks.gate import gate
-from tasks.prepare import dataset_versions, prepare
+from tasks.prepare import dataset, dataset_versions, prepare
 from tasks.promote import Promotion, promote, register
 from tasks.report import report
 from tasks.stage import Progress
@@ -72,11 +71,12 @@ def progression(project: Path, recipe: str | None = None, overrides: list[str] |
 
         prepared = prepare(progress, plan.prepare).result()
         tracking.log_datasets(client, run_id, dataset_versions(config, plan.prepare, prepared))
+        champion = planning.champion(config, client)
+        planning.check(config, plan, plan.evaluate(config, champion), dataset(prepared.folder))
         warm = sft(progress, plan.sft, plan.base, prepared).result()
         climbed = grpo(progress, plan.grpo, warm, prepared).result()
 
-        champion = planning.champion(config, client)
-        unchanged = planning.is_champion(climbed, champion)
+        unchanged = planning.is_champion(climbed.manifest, champion)
         challenged = None if unchanged else champion
         trained = {"sft": warm, "grpo": climbed}
         folder = registry.model_folder(client, challenged) if challenged else None
@@ -85,7 +85,10 @@ def progression(project: Path, recipe: str | None = None, overrides: list[str] |
         ).result()
 
         verdict = gate(progress, evaluation, plan.candidate.name, unchanged)
-        version = register(progress, climbed, prepared, evaluation, verdict)
+        # The champion keeps the record of the run that promoted it.
+        in_production = champion if unchanged else None
+        version = in_production or register(progress, climbed, prepared, evaluation, verdict)
+        client.set_tag(run_id, tracking.VERSION, version.version)
         promotion = None
         if verdict.decision is gating.Decision.promote:
             gated = champion.version if champion else None
@@ -111,8 +114,7 @@ def _stage_result(output: store.Output) -> StageResult:
 
 
 def _evaluation(config: Configuration, evaluation: store.Output) -> dict[str, dict[str, dict[str, float]]]:
-    rules: list[Guard | Primary] = [*config.params.gate.guards, config.params.gate.primary]
-    metric = {rule.task: rule.metric for rule in rules}
+    metric = {rule.task: rule.metric for rule in reversed(config.params.gate.rules)}
 
     def of_task(name: str, metrics: dict[str, float]) -> dict[str, Any]:
         return {**metrics, **({"score": metrics[metric[name]]} if name in metric else {})}

@@ -55,7 +55,7 @@ def status(config: Configuration, as_json: bool) -> None:
     runs, versions = [], []
     if tracking.exists(config.workspace):
         client = tracking.connect(config.workspace)
-        runs = tracking.progressions(client, LAST_RUNS)
+        runs = tracking.progressions(client, LAST_RUNS, name)
         versions = registry.versions(client, name)
     champion = next((version for version in versions if registry.CHAMPION in version.aliases), None)
     rows = [

@@ -1,7 +1,6 @@
 """Evaluate: lm-eval on every model of the progression, on the same items with the same settings, in one process."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,15 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 
 from tasks import stage, store
-from tasks.config import Configuration, nearest
-from tasks.errors import UserError
+from tasks.config import Configuration
 from tasks.evaluation.spec import EvaluatedModel, EvaluationSpec
 from tasks.hub import BaseModel
-from tasks.prepare import prepared_version
+from tasks.prepare import dataset, prepared_version
 from tasks.registry import Version
 from tasks.stage import Progress
 
 PACKAGES = (*stage.PACKAGES, "lm-eval")
+MODULE = "tasks.evaluation.process"
 
 
 def plan(
@@ -37,38 +36,24 @@ def plan(
             "model": config.params.model.model_dump(exclude={"path", "revision"}),
             "seed": config.params.seed,
             "params": config.params.evaluation.model_dump(mode="json", exclude={"timeout", "include_path"}),
-            "tasks": store.code_digest(config.root / config.params.evaluation.include_path),
+            "tasks": _tasks_digest(config),
             "code": stage.code("evaluation", "processes", "rewards", "problems"),
             "packages": store.package_versions(PACKAGES),
         },
     )
 
 
-def check(config: Configuration) -> None:
-    """Look the tasks' names up: in the folder's YAML files, and only for a name that is not there in lm-eval's index.
+def check(config: Configuration, data: Path) -> None:
+    """See whether the tasks are there, have items in the prepared dataset, and yield the metrics that the gate takes.
 
     Raises:
-        UserError: there is no such folder or task.
+        UserError: one is not, with the nearest that is.
     """
-    folder = config.root / config.params.evaluation.include_path
-    if not folder.is_dir():
-        raise UserError(f"{config.place('evaluation', 'include_path')}: evaluation.include_path: no folder {folder}")
-    ours = {
-        match[1]
-        for file in folder.rglob("*.yaml")
-        if (match := re.search(r"^task: *[\"']?([^\s\"']+)", file.read_text(encoding="utf-8"), re.MULTILINE))
-    }
-    unknown = [name for name in config.params.evaluation.tasks if name not in ours]
-    if not unknown:
-        return
-    from lm_eval.tasks import TaskManager
+    stage.check(config, MODULE, lambda folder: _spec(config, {}, data, folder, check_only=True))
 
-    theirs = set(TaskManager(include_path=str(folder)).all_subtasks)
-    for name in unknown:
-        if name not in theirs:
-            hint = nearest(name, sorted(ours)) or nearest(name, sorted(theirs))
-            place = config.place("evaluation", "tasks", config.params.evaluation.tasks.index(name))
-            raise UserError(f"{place}: evaluation.tasks: neither {folder} nor lm-eval has a task {name!r}{hint}")
+
+def _tasks_digest(config: Configuration) -> str:
+    return store.digest(store.file_digests(config.root / config.params.evaluation.include_path))
 
 
 @task(name="evaluate", cache_policy=NO_CACHE)
@@ -81,27 +66,18 @@ def evaluate(
     prepared: store.Output,
 ) -> State[store.Output]:
     """Measure the base model, the trained ones and the champion (a transformers folder), if there is one to beat."""
-    params = progress.config.params
-    settings = params.evaluation
+    config = progress.config
 
     def work(folder: Path, run_id: str) -> Mapping[str, Any]:
-        loading = params.model.model_dump(include={"dtype", "trust_remote_code"})
-        models = {"base": EvaluatedModel(path=base.path, revision=base.revision, **loading)}
-        for name, output in trained.items():
-            models[name] = EvaluatedModel(path=str(output.folder / "model"), **loading)
+        loading = config.params.model.model_dump(include={"dtype", "trust_remote_code"})
+        models = {name: EvaluatedModel(path=str(model.folder / "model"), **loading) for name, model in trained.items()}
+        first = next(iter(models.values()))
+        start = EvaluatedModel(path=base.path, revision=base.revision, chat_template_from=first.path, **loading)
+        models = {"base": start, **models}
         if champion is not None:
-            models["champion"] = EvaluatedModel(path=str(champion), **loading)
-        spec = EvaluationSpec(
-            models=models,
-            tasks=settings.tasks,
-            include_path=progress.config.root / settings.include_path,
-            data=prepared.folder,
-            batch_size=settings.batch_size,
-            limit=settings.limit,
-            seed=params.seed,
-            output=folder,
-        )
-        stage.launch(progress, planned.name, "tasks.evaluation.process", spec, folder, run_id, settings.timeout)
+            models["champion"] = EvaluatedModel(path=str(champion), own_prompt=True, **loading)
+        spec = _spec(config, models, dataset(prepared.folder), folder)
+        stage.launch(progress, planned.name, MODULE, spec, folder, run_id, config.params.evaluation.timeout)
         progress.client.log_artifacts(run_id, str(folder / "records"), "records")
         return {}
 
@@ -109,9 +85,30 @@ def evaluate(
         progress,
         planned,
         work,
-        params={"seed": params.seed, **settings.model_dump(mode="json")},
+        params={"seed": config.params.seed, **config.params.evaluation.model_dump(mode="json")},
         summary=summary,
         datasets=[prepared_version(prepared, "eval")],
+    )
+
+
+def _spec(
+    config: Configuration, models: dict[str, EvaluatedModel], data: Path, output: Path, check_only: bool = False
+) -> EvaluationSpec:
+    settings = config.params.evaluation
+    metrics: dict[str, list[str]] = {}
+    for rule in config.params.gate.rules:
+        metrics.setdefault(rule.task, []).append(rule.metric)
+    return EvaluationSpec(
+        models=models,
+        tasks=settings.tasks,
+        metrics=metrics,
+        include_path=config.root / settings.include_path,
+        data=data,
+        batch_size=settings.batch_size,
+        limit=settings.limit,
+        seed=config.params.seed,
+        output=output,
+        check_only=check_only,
     )
 
 

@@ -48,17 +48,17 @@ def resolve(model: Model, root: Path, place: str) -> BaseModel:
 
 
 def _hub_commit(model: Model, folder: Path, place: str) -> str:
-    from httpx import HTTPError
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         commit = HfApi().model_info(model.path, revision=model.revision).sha
         if commit:
             return commit
         problem = "the hub names no commit"
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, HTTPError, OSError) as error:
-        problem = str(error).strip().splitlines()[0]
+    # However the hub fails (its HTTP library has many ways), the cache on disk is the next place to look.
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     try:
         snapshot = snapshot_download(
             model.path, revision=model.revision, local_files_only=True, allow_patterns=["config.json"]

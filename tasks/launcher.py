@@ -13,6 +13,9 @@ from typing import IO, Protocol
 
 from tasks.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[1]
+"""Where stages run: the folder that this package stands in. `python -m` looks for modules in the current folder first,
+and the user's may have a `tasks` or a `trl.py` of its own."""
 TICK, GRACE = 0.5, 5.0
 """Seconds between two ticks, and between SIGTERM and SIGKILL."""
 TAIL = 20
@@ -52,8 +55,9 @@ def launch(
 ) -> None:
     """Run `python -m MODULE SPEC` in a session of its own and return when it has succeeded.
 
-    Each line of its stdout and stderr goes to `on_line` and to the file `log`; `on_tick` is called about twice a second
-    and once at the end. Both are called in the caller's thread. `env` adds to the environment.
+    It runs in the folder `ROOT`, so all paths in the spec are absolute. Each line of its stdout and stderr goes to
+    `on_line` and to the file `log`; `on_tick` is called about twice a second and once at the end. Both are called in
+    the caller's thread. `env` adds to the environment.
 
     No process of the stage's group outlives the call, whatever ends it: success, the `timeout` in seconds, or an
     exception in the caller such as KeyboardInterrupt. They get SIGTERM and, a few seconds later, SIGKILL.
@@ -65,7 +69,8 @@ def launch(
     with (
         log.open("w", encoding="utf-8") as log_file,
         subprocess.Popen(
-            [sys.executable, "-m", module, str(spec)],
+            [sys.executable, "-m", module, str(spec.absolute())],
+            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,6 +1,5 @@
 """Prepare the data: bring the sources, split them, and version both with DVC."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def plan(config: Configuration) -> store.Stage:
     cache_policy=NO_CACHE,
     retries=2,
     retry_delay_seconds=5,
-    retry_condition_fn=lambda _task, _run, state: not isinstance(state.result(raise_on_failure=False), UserError),
+    retry_condition_fn=lambda _task, _run, state: not isinstance(state.data, UserError),
 )
 def prepare(progress: Progress, planned: store.Stage) -> State[store.Output]:
     """Obtain the prepared dataset: `train.jsonl`, `dev.jsonl` and `eval.jsonl`, versioned as `data/prepared`.
@@ -52,10 +51,10 @@ def prepare(progress: Progress, planned: store.Stage) -> State[store.Output]:
 
     def work(folder: Path, _run_id: str) -> Mapping[str, Any]:
         versioning.materialise(config.root, config.workspace, [source.path for source in sources.values()])
-        problems.prepare(sources, config.root, folder, rewards.check_gold)
-        return {"md5": versioning.version_folder(config.root, config.workspace, folder, NAME)}
+        problems.prepare(sources, config.root, dataset(folder), rewards.check_gold)
+        return {"md5": versioning.version_folder(config.root, config.workspace, dataset(folder), NAME)}
 
-    return stage.run(
+    state = stage.run(
         progress,
         planned,
         work,
@@ -63,11 +62,28 @@ def prepare(progress: Progress, planned: store.Stage) -> State[store.Output]:
         summary=summary,
         datasets=source_versions(config, planned),
     )
+    output = state.result()
+    if output.cached:
+        _publish_again(config, output)
+    return state
+
+
+def _publish_again(config: Configuration, output: store.Output) -> None:
+    """See to it that DVC's pointers and `data/prepared` are those of this output, and not of another run's since."""
+    present = [source.path for source in config.params.data.sources.values() if (config.root / source.path).is_file()]
+    versioning.materialise(config.root, config.workspace, present)
+    if not versioning.is_published(config.root, NAME, output.manifest.facts["md5"]):
+        versioning.version_folder(config.root, config.workspace, dataset(output.folder), NAME)
+
+
+def dataset(folder: Path) -> Path:
+    """The prepared dataset inside the stage's output."""
+    return folder / "dataset"
 
 
 def summary(output: store.Output) -> dict[str, float]:
     """Rows per split."""
-    counts = json.loads((output.folder / "summary.json").read_bytes())
+    counts = problems.read_summary(dataset(output.folder))
     return {f"rows/{split}": float(count["rows"]) for split, count in counts["splits"].items()}
 
 

@@ -1,7 +1,7 @@
 """The MLflow model registry: candidates as versions, and the aliases that say which one is in production."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +30,7 @@ class Version:
 
 def champion(client: "MlflowClient", name: str) -> Version | None:
     """The version in production, if there is one."""
-    return aliased(client, name, CHAMPION)
-
-
-def aliased(client: "MlflowClient", name: str, alias: str) -> Version | None:
-    """The version that an alias points to, if the model and the alias exist."""
-    return next((version for version in versions(client, name) if alias in version.aliases), None)
+    return next((version for version in versions(client, name) if CHAMPION in version.aliases), None)
 
 
 def versions(client: "MlflowClient", name: str) -> list[Version]:
@@ -73,34 +68,58 @@ def model_folder(client: "MlflowClient", version: Version) -> Path:
 
 
 def register(
-    client: "MlflowClient", name: str, run_id: str, model: Path, model_digest: str, tags: Mapping[str, str]
+    client: "MlflowClient",
+    lock: Path,
+    name: str,
+    run_id: str,
+    model: Path,
+    model_digest: str,
+    tags: Mapping[str, str],
+    trust_remote_code: bool = False,
 ) -> Version:
-    """Log a model to a run and register it as a version with tags, or find the version that this very model has.
+    """Log a model to a run and register it as a version with tags; the registered model is made on first use.
 
-    The registered model is made on first use. Every version is registered under the same lock as promotions are.
+    A model that is a version already, byte for byte, is not registered again: that version gets the tags, unless it
+    has an alias, for then its tags are the record of its promotion. `lock` serialises registrations and promotions.
     """
+    with FileLock(lock):
+        known = next((version for version in versions(client, name) if version.model_digest == model_digest), None)
+        if known is None:
+            model_id, model_uri = _log(client, run_id, model, trust_remote_code)
+            _ensure_registered_model(client, name)
+            created = client.create_model_version(
+                name, model_uri, run_id=run_id, model_id=model_id, tags={**tags, MODEL_DIGEST: model_digest}
+            )
+            return Version(name, str(created.version), model_digest, created.tags, ())
+        if known.aliases:
+            return known
+        for tag, value in tags.items():
+            client.set_model_version_tag(name, known.version, tag, value)
+        return replace(known, tags={**known.tags, **tags})
+
+
+def _log(client: "MlflowClient", run_id: str, model: Path, trust_remote_code: bool) -> tuple[str, str]:
     import mlflow
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 
     from tasks.serving.flavor import model_kwargs
 
-    known = next((version for version in versions(client, name) if version.model_digest == model_digest), None)
-    if known is not None:
-        return known
     mlflow.set_tracking_uri(client.tracking_uri)
+    mlflow.set_registry_uri(client.tracking_uri)
     with mlflow.start_run(run_id=run_id):
-        logged = mlflow.pyfunc.log_model(name="model", **model_kwargs(model))
+        logged = mlflow.pyfunc.log_model(name="model", **model_kwargs(model, trust_remote_code))
     client.update_run(run_id, status="RUNNING")
+    return logged.model_id, logged.model_uri
+
+
+def _ensure_registered_model(client: "MlflowClient", name: str) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+
     try:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
             raise
-    created = client.create_model_version(
-        name, logged.model_uri, run_id=run_id, model_id=logged.model_id, tags={**tags, MODEL_DIGEST: model_digest}
-    )
-    return Version(name, str(created.version), model_digest, created.tags, ())
 
 
 def promote(client: "MlflowClient", lock: Path, candidate: Version, gated_champion: str | None) -> str | None:

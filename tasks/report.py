@@ -107,15 +107,13 @@ def _write(page: Path, html: str) -> None:
 
 
 def _climb(progress: Progress, evaluation: store.Output, confidence: float) -> list[dict[str, Any]]:
-    gate = progress.config.params.gate
-    rules: list[Primary | Guard] = [gate.primary, *gate.guards]
     return [
         {
             "task": rule.task,
             "metric": rule.metric,
             "rungs": [_rung(evaluation, model, rule, confidence) for model in scores(evaluation)],
         }
-        for rule in rules
+        for rule in progress.config.params.gate.rules
     ]
 
 

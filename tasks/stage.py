@@ -1,5 +1,6 @@
 """What every stage task does around its own work: find the output or make it, and record it in MLflow."""
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,19 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed
 from pydantic import BaseModel
 
-from tasks import launcher, store, tracking
+from tasks import store, tracking
 from tasks.config import Configuration
+from tasks.config.load import PARAMS
+from tasks.errors import UserError
+from tasks.launcher import Launcher
+from tasks.launcher import launch as launch_here
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "trl", "peft", "numpy")
 """Packages whose version a training stage's output depends on."""
+CHECK_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Progress:
     client: "MlflowClient"
     experiment: str
     run_id: str
+    launcher: Launcher = launch_here
+    """What starts the stages' processes."""
 
     @property
     def stages(self) -> Path:
@@ -120,7 +128,7 @@ def launch(
     log = progress.folder / f"{name}.log"
     history = tracking.HistoryForwarder(progress.client, run_id, folder / "history.jsonl")
     try:
-        launcher.launch(
+        progress.launcher(
             module,
             spec_file,
             log=log,
@@ -132,3 +140,26 @@ def launch(
         if log.exists():
             progress.client.log_artifact(run_id, str(log))
         progress.client.log_artifact(run_id, str(spec_file))
+
+
+def check(config: Configuration, module: str, spec: Callable[[Path], BaseModel]) -> None:
+    """Run a process that only checks; `spec` is given a folder that is gone afterwards.
+
+    Raises:
+        UserError: what it found wrong.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / "check.json"
+        file.write_text(spec(folder).model_dump_json(), encoding="utf-8")
+        try:
+            launch_here(
+                module,
+                file,
+                log=folder / "check.log",
+                on_line=lambda _line: None,
+                on_tick=lambda: None,
+                timeout=CHECK_TIMEOUT,
+            )
+        except UserError as error:
+            raise UserError(f"{config.root / PARAMS}: {error}") from None

@@ -47,9 +47,15 @@ class Manifest(BaseModel):
     """What the stage wants remembered, such as the md5 of a data set or the id of its MLflow run."""
     files: dict[str, str]
     """SHA-256 of each file, by its path in the folder."""
+    sizes: dict[str, int]
+    """Bytes of each file."""
     seconds: float
     finished: float
     """Seconds since the epoch."""
+
+    def model_digest(self) -> str:
+        """SHA-256 over the files of `model/`: equal for equal models, wherever they were trained."""
+        return digest({path: sha for path, sha in self.files.items() if path.startswith("model/")})
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,6 @@ class Output:
     cached: bool = field(compare=False)
     """Whether it was there before and nothing ran."""
 
-    def model_digest(self) -> str:
-        """SHA-256 over the files of `model/`: equal for equal models, wherever they were trained."""
-        return digest({path: sha for path, sha in self.manifest.files.items() if path.startswith("model/")})
-
 
 def digest(value: Any) -> str:
     """SHA-256 of a JSON value in canonical form."""
@@ -75,19 +77,18 @@ def file_digests(folder: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder, by its path in it."""
     digests = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as stream:
-                digests[path.relative_to(folder).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+        if path.is_file() and "__pycache__" not in path.parts:
+            digests[path.relative_to(folder).as_posix()] = file_digest(path)
     return digests
 
 
-def code_digest(*folders: Path) -> str:
-    """SHA-256 over the Python and YAML files of the given folders, without their place on this machine."""
+def code_digest(*folders: Path, endings: tuple[str, ...] = (".py",)) -> str:
+    """SHA-256 over the files of the given folders that end so, without their place on this machine."""
     sources = {
         f"{folder.name}/{path}": sha
         for folder in folders
         for path, sha in file_digests(folder).items()
-        if path.endswith((".py", ".yaml"))
+        if path.endswith(endings)
     }
     return digest(sources)
 
@@ -105,10 +106,15 @@ def output_folder(stages: Path, stage: Stage) -> Path:
 def read(stages: Path, stage: Stage) -> Output | None:
     """The published output of a stage, if it is there and every file has its digest."""
     folder = output_folder(stages, stage)
-    manifest = _manifest(folder)
-    if manifest is None or _damage(folder, manifest):
+    manifest = peek(stages, stage)
+    if manifest is None or file_digests(folder) != {**manifest.files, MANIFEST: file_digest(folder / MANIFEST)}:
         return None
     return Output(folder, manifest, cached=True)
+
+
+def peek(stages: Path, stage: Stage) -> Manifest | None:
+    """What a published output says of itself, without looking at its files."""
+    return _manifest(output_folder(stages, stage))
 
 
 def obtain(stages: Path, stage: Stage, build: Callable[[Path], Mapping[str, Any]]) -> Output:
@@ -135,6 +141,7 @@ def obtain(stages: Path, stage: Stage, build: Callable[[Path], Mapping[str, Any]
             inputs=dict(stage.inputs),
             facts=facts,
             files=file_digests(partial),
+            sizes=_sizes(partial),
             seconds=round(time.monotonic() - started, 3),
             finished=time.time(),
         )
@@ -145,11 +152,14 @@ def obtain(stages: Path, stage: Stage, build: Callable[[Path], Mapping[str, Any]
 
 
 def explain(stages: Path, stage: Stage) -> str:
-    """Why a stage would run, against the newest output it has; or `up to date`."""
-    folder = output_folder(stages, stage)
-    manifest = _manifest(folder)
+    """Why a stage would run, against the newest output it has; or `up to date`.
+
+    For people: of the files of an output it looks at the sizes only, where `obtain` looks at every byte.
+    """
+    manifest = peek(stages, stage)
     if manifest is not None:
-        damaged = _damage(folder, manifest)
+        sizes = _sizes(output_folder(stages, stage))
+        damaged = next((path for path, size in manifest.sizes.items() if sizes.get(path) != size), None)
         return f"damaged: {damaged}" if damaged else UP_TO_DATE
     earlier = [
         known
@@ -169,9 +179,14 @@ def _manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _damage(folder: Path, manifest: Manifest) -> str | None:
-    found = file_digests(folder)
-    return next((path for path, sha in manifest.files.items() if found.get(path) != sha), None)
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -5,6 +5,7 @@ never FINISHED. Everything goes through `MlflowClient`: no global active run.
 """
 
 import json
+import logging
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -54,7 +55,8 @@ def connect(workspace: Path) -> "MlflowClient":
     from mlflow import MlflowClient
 
     (workspace / "mlflow").mkdir(parents=True, exist_ok=True)
-    return MlflowClient(tracking_uri=tracking_uri(workspace))
+    uri = tracking_uri(workspace)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def experiment_id(client: "MlflowClient", name: str, workspace: Path) -> str:
@@ -85,11 +87,11 @@ def run(
     client.set_terminated(run_id, "FINISHED")
 
 
-def log_params(client: "MlflowClient", run_id: str, params: Mapping[str, Any], prefix: str = "") -> None:
+def log_params(client: "MlflowClient", run_id: str, params: Mapping[str, Any]) -> None:
     """Log nested parameters under dotted names."""
     from mlflow.entities import Param
 
-    flat = dict(_flatten(params, prefix))
+    flat = dict(_flatten(params, ""))
     names = sorted(flat)
     for start in range(0, len(names), 100):
         batch = [Param(name, str(flat[name])[:6000]) for name in names[start : start + 100]]
@@ -129,20 +131,32 @@ class HistoryForwarder:
         self._offset = 0
 
     def forward(self) -> None:
-        """Log every complete line that came since the last call."""
+        """Log every complete line that came since the last call.
+
+        Where MLflow does not take them they wait for the next call: a training does not end for the sake of its
+        curves, and the stage's output keeps the whole history anyway.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._forward()
+        except MlflowException as error:
+            logging.getLogger(__name__).warning("MLflow does not take the curves now: %s", error)
+
+    def _forward(self) -> None:
         if not self._history.exists():
             return
         with self._history.open("rb") as stream:
             stream.seek(self._offset)
             text = stream.read()
         complete = text[: text.rfind(b"\n") + 1]
-        self._offset += len(complete)
         rows = [json.loads(line) for line in complete.splitlines()]
         _log_rows(
             self._client,
             self._run_id,
             [(row["step"], {name: value for name, value in row.items() if name != "step"}) for row in rows],
         )
+        self._offset += len(complete)
 
 
 def find_run(client: "MlflowClient", prefix: str) -> "Run":
@@ -159,9 +173,10 @@ def find_run(client: "MlflowClient", prefix: str) -> "Run":
     raise UserError(f"{problem} with a run id that starts with {prefix!r}: `ratchet status` lists them")
 
 
-def progressions(client: "MlflowClient", count: int) -> list["Run"]:
-    """The newest progressions of the workspace, newest first."""
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+def progressions(client: "MlflowClient", count: int, name: str | None = None) -> list["Run"]:
+    """The newest progressions, newest first: of the registered model `name`, or of all in the workspace."""
+    found = client.search_experiments()
+    experiments = [each.experiment_id for each in found if name in (None, each.name)]
     return list(
         client.search_runs(
             experiments, f"tags.`{PROGRESSION}` = 'true'", max_results=count, order_by=["attributes.start_time DESC"]

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from filelock import FileLock
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from tasks.errors import UserError
 
@@ -89,6 +90,13 @@ def version_folder(root: Path, workspace: Path, built: Path, name: str) -> str:
         return md5
 
 
+def is_published(root: Path, name: str, md5: str) -> bool:
+    """Whether `data/NAME` and its pointer are those of the prepared dataset with this md5. Cheap, and without DVC."""
+    published = root / "data" / name
+    pointer = _pointer(root, published)
+    return pointer is not None and pointer.md5 == md5 and published.is_dir() and folder_md5(published) == md5
+
+
 def folder_md5(folder: Path) -> str:
     """The md5 that DVC records for a folder: that of the list of its files with their md5, ending in `.dir`."""
     files = sorted((file.relative_to(folder).as_posix(), file) for file in folder.rglob("*") if file.is_file())
@@ -126,10 +134,10 @@ def _pointer(root: Path, file: Path) -> _Pointer | None:
 
 def _outs(pointer: Path) -> Iterator[dict[str, Any]]:
     try:
-        content = yaml.safe_load(pointer.read_text(encoding="utf-8")) or {}
+        content = YAML(typ="safe").load(pointer.read_text(encoding="utf-8")) or {}
         for stage in [content, *content.get("stages", {}).values()]:
             yield from stage.get("outs", [])
-    except (yaml.YAMLError, AttributeError) as error:
+    except (YAMLError, AttributeError) as error:
         raise UserError(f"{pointer}: is not a file of DVC's ({error}); restore it from version control") from None
 
 

@@ -29,7 +29,7 @@ def test_a_local_folder_is_known_by_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["nothing", "./nothing", "some/deep/folder", "/nowhere"])
 def test_a_folder_that_is_not_there(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"^params\.yaml:5: model\.path") as caught:
         resolve(tmp_path, path)
     assert str((tmp_path / path).resolve()) in str(caught.value)

@@ -16,6 +16,7 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "logs" / "stage.log"
+        self.spec = folder / "spec.json"
         self.lines: list[str] = []
         self.ticks = 0
 
@@ -23,7 +24,7 @@ class Stage:
         (self.folder / "program.py").write_text("import os, signal, subprocess, sys, time\n" + program)
         launch(
             "program",
-            self.folder / "spec.json",
+            self.spec,
             log=self.log,
             on_line=on_line or self.lines.append,
             on_tick=on_tick or self.tick,
@@ -78,6 +79,24 @@ def test_the_environment_is_added_to(stage, monkeypatch):
     monkeypatch.setenv("KEPT_FROM_PARENT", "kept")
     stage.run("print(os.environ['KEPT_FROM_PARENT'], os.environ['PYTHONPATH'])")
     assert stage.lines == [f"kept {stage.folder}"]
+
+
+def test_what_lies_in_the_users_folder_is_not_imported(stage, tmp_path, monkeypatch):
+    users = tmp_path / "users"
+    (users / "tasks").mkdir(parents=True)
+    for stray in ("tasks/__init__.py", "pydantic.py"):
+        (users / stray).write_text("raise RuntimeError('the wrong module')\n")
+    monkeypatch.chdir(users)
+    stage.run("import tasks.training.spec, pydantic\nprint(tasks.__file__, os.getcwd())")
+    root = Path(launch.__code__.co_filename).parents[1]
+    assert stage.lines == [f"{root / 'tasks' / '__init__.py'} {root}"]
+
+
+def test_a_relative_spec_is_found_from_the_folder_of_the_caller(stage, monkeypatch):
+    monkeypatch.chdir(stage.folder)
+    stage.spec = Path("spec.json")
+    stage.run("print(sys.argv[1])")
+    assert stage.lines == [str(stage.folder / "spec.json")]
 
 
 def test_a_failure_tells_code_log_and_last_lines(stage):

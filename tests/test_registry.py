@@ -28,7 +28,9 @@ def versions(client: MlflowClient, workspace: Path) -> list[registry.Version]:
     found = []
     for digest in ("d1", "d2"):
         with tracking.run(client, experiment, "progression", {}) as run_id:
-            found.append(registry.register(client, "sums", run_id, BASE, digest, {"verdict": "promote"}))
+            found.append(
+                registry.register(client, workspace / "lock", "sums", run_id, BASE, digest, {"verdict": "promote"})
+            )
             assert client.get_run(run_id).info.status == "RUNNING"
         assert client.get_run(run_id).info.status == "FINISHED"
     return found
@@ -51,8 +53,9 @@ def test_the_same_model_is_not_registered_twice(
 ) -> None:
     experiment = tracking.experiment_id(client, "sums", workspace)
     with tracking.run(client, experiment, "progression", {}) as run_id:
-        again = registry.register(client, "sums", run_id, BASE, "d1", {})
-    assert again.version == versions[0].version
+        again = registry.register(client, workspace / "lock", "sums", run_id, BASE, "d1", {"verdict": "hold"})
+    assert (again.version, again.tags["verdict"]) == (versions[0].version, "hold")
+    assert registry.versions(client, "sums")[-1].tags["verdict"] == "hold"
     assert len(registry.versions(client, "sums")) == len(versions)
 
 
@@ -68,9 +71,18 @@ def test_promotion_moves_both_aliases_and_only_from_the_gated_champion(
     assert registry.promote(client, lock, first, gated_champion=None) is None
     with pytest.raises(ChampionMovedError, match="the champion is now 1"):
         registry.promote(client, lock, second, gated_champion=None)
-    assert registry.champion(client, "sums") == registry.aliased(client, "sums", "champion")
     assert registry.champion(client, "sums").version == first.version  # type: ignore[union-attr]
 
     assert registry.promote(client, lock, second, gated_champion=first.version) == first.version
     aliases = {version.version: version.aliases for version in registry.versions(client, "sums")}
     assert aliases == {second.version: ("champion",), first.version: ("previous",)}
+
+
+def test_the_record_of_a_promotion_is_not_overwritten(
+    client: MlflowClient, workspace: Path, versions: list[registry.Version]
+) -> None:
+    experiment = tracking.experiment_id(client, "sums", workspace)
+    client.set_registered_model_alias("sums", "previous", versions[0].version)
+    with tracking.run(client, experiment, "progression", {}) as run_id:
+        again = registry.register(client, workspace / "lock", "sums", run_id, BASE, "d1", {"verdict": "blocked"})
+    assert again.tags["verdict"] == "hold"

@@ -57,12 +57,17 @@ def test_a_failed_build_publishes_nothing_and_the_next_one_starts_clean(tmp_path
 def test_a_damaged_output_is_recognised_and_made_again(tmp_path: Path, damage: str) -> None:
     weights = store.obtain(tmp_path, STAGE, build).folder / "model" / "weights"
     if damage == "changed":
-        weights.write_text("other")
+        weights.write_text("v")
     else:
         weights.unlink()
-    assert store.explain(tmp_path, STAGE) == "damaged: model/weights"
+    assert store.read(tmp_path, STAGE) is None
     assert store.obtain(tmp_path, STAGE, build).cached is False
     assert store.explain(tmp_path, STAGE) == "up to date"
+
+
+def test_an_output_with_a_file_missing_is_shown_as_damaged(tmp_path: Path) -> None:
+    (store.obtain(tmp_path, STAGE, build).folder / "model" / "weights").unlink()
+    assert store.explain(tmp_path, STAGE) == "damaged: model/weights"
 
 
 def test_why_a_stage_would_run(tmp_path: Path) -> None:
@@ -81,7 +86,7 @@ def test_the_model_digest_is_of_the_model_alone(tmp_path: Path) -> None:
 
     first = store.obtain(tmp_path / "a", STAGE, build)
     second = store.obtain(tmp_path / "b", STAGE, other_metrics)
-    assert first.model_digest() == second.model_digest()
+    assert first.manifest.model_digest() == second.manifest.model_digest()
     assert first.manifest.files != second.manifest.files
 
 
@@ -124,7 +129,7 @@ def test_a_killed_builder_leaves_no_lock_behind(tmp_path: Path) -> None:
     assert store.obtain(tmp_path, STAGE, build).cached is False
 
 
-def test_the_code_digest_sees_python_and_yaml_and_not_the_place(tmp_path: Path) -> None:
+def test_the_code_digest_sees_the_code_and_not_the_place(tmp_path: Path) -> None:
     for place in ("a", "b"):
         package = tmp_path / place / "package"
         package.mkdir(parents=True)

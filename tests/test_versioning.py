@@ -1,4 +1,5 @@
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from tasks.errors import UserError
 from tasks.versioning import folder_md5, materialise, source_md5, version_folder
@@ -38,7 +39,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     root = tmp_path / "project"
     (root / "data").mkdir(parents=True)
     (root / "data" / "make.py").write_text(GENERATOR)
-    (root / "data" / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"make": STAGE}}))
+    (root / "data" / "dvc.yaml").write_text(json.dumps({"stages": {"make": STAGE}}))
     (root / ".gitignore").write_text(".ratchet/\n")
     if getattr(request, "param", "git") == "git":
         subprocess.run(["git", "init", "-q", root], check=True)
@@ -136,14 +137,14 @@ def test_the_users_own_file_is_versioned_and_versioned_again(project: Path, tmp_
     first = source_md5(project, mine)
     assert not pointer.exists()
     materialise(project, space(project), [mine])
-    assert yaml.safe_load(pointer.read_text())["outs"][0]["md5"] == first
+    assert YAML(typ="safe").load(pointer.read_text())["outs"][0]["md5"] == first
     assert stored(project, first, "remote").read_bytes() == (project / mine).read_bytes()
 
     (project / mine).write_text('{"prompt": "1+2", "answer": 3}\n')
     materialise(project, space(project), [mine])
     second = source_md5(project, mine)
     assert second != first
-    assert yaml.safe_load(pointer.read_text())["outs"][0]["md5"] == second
+    assert YAML(typ="safe").load(pointer.read_text())["outs"][0]["md5"] == second
 
     (project / mine).unlink()
     assert source_md5(project, mine) == second
@@ -214,7 +215,7 @@ def test_a_prepared_folder_is_published_versioned_and_pushed(project: Path, tmp_
     md5 = version_folder(project, space(project), built, "prepared")
     published = project / "data" / "prepared"
     assert md5 == folder_md5(built) == folder_md5(published)
-    assert yaml.safe_load((project / "data" / "prepared.dvc").read_text())["outs"][0]["md5"] == md5
+    assert YAML(typ="safe").load((project / "data" / "prepared.dvc").read_text())["outs"][0]["md5"] == md5
     assert stored(project, md5, "remote").is_file()
     assert stored(project, md5_of(built / "train.jsonl"), "remote").read_bytes() == b'{"id": "\xc3\xa9"}\n'
 

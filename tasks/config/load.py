@@ -121,6 +121,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _read(file: Path) -> CommentedMap:
     try:
         content = YAML().load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file}: there is no such file, and it is what makes a folder a project") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""

@@ -1,7 +1,7 @@
 """The schema of params.yaml: every setting of a run, its type and its meaning.
 
 Unknown keys are errors. The `trainer` and `lora` sections are handed to TRL's and PEFT's classes as they are, so
-their documentation is the reference; `tasks.config.trl` checks them against those classes.
+their documentation is the reference; `tasks.training.check` checks them against those classes.
 """
 
 from pathlib import Path
@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
-"""Something that stands in file names, run names and lm-eval task names."""
+"""Something that stands in file names and run names."""
+TaskName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+"""A task's name in lm-eval."""
 
 
 class Section(BaseModel):
@@ -28,7 +30,7 @@ class Model(Section):
     revision: str | None = None
     """Branch, tag or commit of a Hugging Face model id; resolved to a commit before anything runs."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The type that weights are loaded in, for training and for evaluation."""
+    """The type that models are saved and evaluated in. Training of all weights keeps them in float32."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Only for models whose code was read."""
 
@@ -92,7 +94,7 @@ class Evaluation(Section):
 
     include_path: Path = Path("evals")
     """The folder of lm-eval tasks, relative to the project."""
-    tasks: Annotated[list[str], Field(min_length=1)]
+    tasks: Annotated[list[TaskName], Field(min_length=1)]
     """Names of lm-eval tasks; the gate's rules name some of them."""
     batch_size: Annotated[int, Field(ge=1)] = 8
     """Items per batch. Fixed, for results depend on it in low precision."""
@@ -100,6 +102,12 @@ class Evaluation(Section):
     """Only the first so many items of each task: for smoke tests, never for a verdict worth having."""
     timeout: Annotated[float, Field(gt=0)] = 86400.0
     """Seconds after which the evaluation is stopped as failed."""
+
+    @model_validator(mode="after")
+    def tasks_are_named_once(self) -> "Evaluation":
+        if len(set(self.tasks)) < len(self.tasks):
+            raise ValueError(f"a task is named twice: {', '.join(self.tasks)}")
+        return self
 
 
 class Primary(Section):
@@ -127,10 +135,14 @@ class Gate(Section):
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Level of the intervals; the tests use one minus this as their level."""
 
+    @property
+    def rules(self) -> tuple[Primary | Guard, ...]:
+        """All rules, the primary one first."""
+        return (self.primary, *self.guards)
+
     @model_validator(mode="after")
-    def guards_are_other_tasks(self) -> "Gate":
-        rules = [(self.primary.task, self.primary.metric), *((g.task, g.metric) for g in self.guards)]
-        if len(set(rules)) < len(rules):
+    def a_rule_for_each_task_and_metric(self) -> "Gate":
+        if len({(rule.task, rule.metric) for rule in self.rules}) < len(self.rules):
             raise ValueError("a task and metric may stand in one rule only")
         return self
 
@@ -159,8 +171,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def gate_tasks_are_evaluated(self) -> "Params":
-        rules: list[Primary | Guard] = [self.gate.primary, *self.gate.guards]
-        for rule in rules:
+        for rule in self.gate.rules:
             if rule.task not in self.evaluation.tasks:
                 known = ", ".join(self.evaluation.tasks)
                 raise ValueError(f"the gate needs task {rule.task!r}, which evaluation.tasks does not name ({known})")

@@ -1,39 +1,52 @@
-"""Everything said to lm-eval: its tasks, its model class, its evaluation of one model on one task."""
+"""Everything said to lm-eval about models: its model class, and its evaluation of one model on one task."""
 
-import difflib
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import jinja2
 import torch
 import transformers
 from lm_eval.api.task import Task
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
+from transformers import PreTrainedTokenizerBase
 
 from tasks.errors import UserError
-from tasks.evaluation.spec import EvaluatedModel, EvaluationSpec
+from tasks.evaluation.spec import EvaluatedModel
+from tasks.evaluation.tasks import without_bars
 
 
-def load_tasks(spec: EvaluationSpec) -> dict[str, Task]:
-    """The spec's tasks by name, ready to be asked.
+def load_tokenizer(name: str, model: EvaluatedModel) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with the chat template of `chat_template_from` if it has none of its own.
 
-    They are looked for in `include_path`; only if one is not there are lm-eval's own tasks indexed too (12 seconds).
-    Raises UserError for a folder or a name that does not exist, for a group of tasks and for a task that would run
-    code written by the model.
+    Raises UserError if there is no such tokenizer, or no template where one should come from.
     """
-    if not spec.include_path.is_dir():
-        raise UserError(f"evaluation.include_path: there is no folder {spec.include_path}")
-    index = partial(TaskManager, include_path=str(spec.include_path), metadata={"prepared": str(spec.data)})
-    manager = index(include_defaults=False)
-    own_names = manager.all_tasks
-    if any(name not in own_names for name in spec.tasks):
-        manager = index(include_defaults=True)
-    return {name: _load_task(name, manager, own_names) for name in spec.tasks}
+    if Path(model.path).is_absolute() and not (Path(model.path) / "config.json").is_file():
+        raise UserError(
+            f"model {name}: {model.path} cannot be loaded: no config.json; give the folder of a saved model"
+        )
+    load = partial(transformers.AutoTokenizer.from_pretrained, trust_remote_code=model.trust_remote_code)
+    try:
+        tokenizer = load(model.path, revision=model.revision or "main")
+        if tokenizer.chat_template or model.chat_template_from is None:
+            return tokenizer
+        tokenizer.chat_template = load(model.chat_template_from).chat_template
+    except (OSError, ValueError) as error:
+        raise UserError(f"model {name}: the tokenizer of {model.path} cannot be loaded: {error}") from error
+    if not tokenizer.chat_template:
+        raise UserError(f"model {name}: neither {model.path} nor {model.chat_template_from} has a chat template")
+    return tokenizer
 
 
-def load_model(name: str, model: EvaluatedModel, batch_size: int) -> HFLM:
-    """The model as lm-eval's HFLM, on the GPU if there is one; raises UserError if there is no such model.
+def prompts(tokenizer: PreTrainedTokenizerBase, task: Task, limit: int | None, seed: int) -> list[tuple[int, str]]:
+    """What a model with this tokenizer is asked: the item's place in the dataset, and the prompt, of each request."""
+    _build_requests(tokenizer, task, limit, seed)
+    return [(instance.doc_id, instance.args[0]) for instance in task.instances]
+
+
+def load_model(name: str, model: EvaluatedModel, tokenizer: PreTrainedTokenizerBase, batch_size: int) -> HFLM:
+    """The model as lm-eval's HFLM, on the GPU if there is one; raises UserError if there are no safetensors of it.
 
     Of the model's own generation_config.json only the special tokens are kept: its penalties, sampling settings and
     `max_new_tokens` would otherwise silently take the place of what the task says.
@@ -41,11 +54,13 @@ def load_model(name: str, model: EvaluatedModel, batch_size: int) -> HFLM:
     try:
         lm = HFLM(
             pretrained=model.path,
+            tokenizer=tokenizer,
             revision=model.revision or "main",
             dtype=model.dtype,
             device="cuda" if torch.cuda.is_available() else "cpu",
             batch_size=batch_size,
             trust_remote_code=model.trust_remote_code,
+            use_safetensors=True,
         )
     except OSError as error:
         raise UserError(f"model {name}: {model.path} cannot be loaded: {error}") from error
@@ -53,9 +68,8 @@ def load_model(name: str, model: EvaluatedModel, batch_size: int) -> HFLM:
     lm.model.generation_config = transformers.GenerationConfig(
         bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
     )
-    for request in ("generate_until", "loglikelihood", "loglikelihood_rolling"):
-        setattr(lm, request, partial(getattr(lm, request), disable_tqdm=True))
-    return lm
+    lm.apply_chat_template = partial(_in_chat_template, tokenizer)
+    return without_bars(lm)
 
 
 def answer(lm: HFLM, task: Task, limit: int | None, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -65,48 +79,41 @@ def answer(lm: HFLM, task: Task, limit: int | None, seed: int) -> tuple[dict[str
     model's context together with what is to be generated: lm-eval would cut off its beginning with a mere warning.
     """
     name = task.config.task
-    chat = bool(lm.tokenizer.chat_template)
-    prompting = {"limit": limit, "apply_chat_template": chat, "fewshot_as_multiturn": True}
-    transformers.set_seed(seed)
-    task.set_fewshot_seed(seed=seed)
-    task.build_all_requests(**prompting, chat_template=lm.apply_chat_template if chat else None)
+    prompting = _build_requests(lm.tokenizer, task, limit, seed)
     _check_lengths(lm, task)
     task.set_fewshot_seed(seed=seed)
     found = evaluate(lm, {"tasks": {name: task}}, **prompting, bootstrap_iters=0, log_samples=True)
     return found["results"][name], found["samples"][name]
 
 
-def settings(task: Task) -> dict[str, Any]:
-    """What a task's scores depend on besides its items, as JSON."""
-    config = task.config
-    return {
-        "version": task.VERSION,
-        "output_type": config.output_type,
-        "num_fewshot": config.num_fewshot,
-        "generation_kwargs": config.generation_kwargs,
-        "repeats": config.repeats,
-        "higher_is_better": task.higher_is_better(),
-    }
+def _build_requests(tokenizer: PreTrainedTokenizerBase, task: Task, limit: int | None, seed: int) -> dict[str, Any]:
+    """Put the task's requests to a model with this tokenizer into the task; returns how, for lm-eval's `evaluate`."""
+    chat = bool(tokenizer.chat_template)
+    prompting = {"limit": limit, "apply_chat_template": chat, "fewshot_as_multiturn": True}
+    transformers.set_seed(seed)
+    task.set_fewshot_seed(seed=seed)
+    task.build_all_requests(**prompting, chat_template=partial(_in_chat_template, tokenizer) if chat else None)
+    return prompting
 
 
-def _load_task(name: str, manager: TaskManager, own_names: list[str]) -> Task:
-    if name not in manager.all_tasks:
-        near = difflib.get_close_matches(name, manager.all_tasks, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        present = ", ".join(own_names) or "no task"
-        raise UserError(
-            f"evaluation.tasks: neither {manager.include_path} nor lm-eval has a task {name!r}{hint} "
-            f"({manager.include_path} has: {present})"
+def _in_chat_template(
+    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], add_generation_prompt: bool = True
+) -> str:
+    """A conversation as the model reads it. HFLM's own method drops system messages that a template rejects."""
+    try:
+        text: str = tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
         )
-    if name not in manager.all_subtasks:
-        members = ", ".join(manager.load(name)["tasks"])
-        raise UserError(f"evaluation.tasks: {name!r} is a group of tasks; name those that you want: {members}")
-    task = manager.load(name)["tasks"][name]
-    if getattr(task, "UNSAFE_CODE", False):
-        raise UserError(f"evaluation.tasks: {name!r} runs code written by the model outside any sandbox; leave it out")
-    if task.config.num_fewshot is None:
-        task.set_config(key="num_fewshot", value=0)
-    return task
+    except jinja2.TemplateError as error:
+        roles = ", ".join(message["role"] for message in messages)
+        raise UserError(
+            f"the chat template of {tokenizer.name_or_path} rejects a conversation of {roles}: {error}; "
+            "a task's `description` is its system message"
+        ) from error
+    return text
 
 
 def _check_lengths(lm: HFLM, task: Task) -> None:

@@ -5,8 +5,9 @@ several.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
@@ -61,22 +62,30 @@ def scores(results: dict[str, Any], count: int) -> dict[str, float]:
     return {"n": count, **{_key(metric, name, several): value for (metric, name), value in metrics.items()}}
 
 
-def check_pairs(task: str, by_model: dict[str, list[Record]]) -> None:
-    """Check that all models were given the same items in the same order, and read the same prompts.
-
-    Raises RuntimeError for different items, UserError for different prompts.
-    """
-    first, *others = by_model
-    for other in others:
-        pairs = list(zip(by_model[first], by_model[other], strict=True))
-        if any(a.doc_hash != b.doc_hash for a, b in pairs):
-            raise RuntimeError(f"task {task}: models {first} and {other} were given different items")
-        for a, b in pairs:
-            if a.prompt_hash != b.prompt_hash:
+def check_prompts(task: str, by_model: dict[str, list[tuple[int, str]]]) -> None:
+    """Check that all models read the same prompts, given as item and prompt; raises UserError for one that differs."""
+    for one, other in pairwise(by_model):
+        for (item, prompt), (_, other_prompt) in zip(by_model[one], by_model[other], strict=True):
+            if prompt != other_prompt:
                 raise UserError(
-                    f"task {task}: models {first} and {other} read different prompts for item {a.id}, so their "
-                    f"scores cannot be compared; give them the same chat template: {a.prompt!r} and {b.prompt!r}"
+                    f"task {task}: models {one} and {other} read different prompts for item {item}, so their scores "
+                    f"cannot be compared; give them the same chat template: {prompt!r} and {other_prompt!r}"
                 )
+
+
+def check_pairs(task: str, by_model: dict[str, list[Record]], own_prompt: Set[str]) -> None:
+    """Check that all models were asked the same items in the same order.
+
+    All but those in `own_prompt` must also have read the same prompts. Raises RuntimeError otherwise.
+    """
+    for one, other in pairwise(by_model):
+        for a, b in zip(by_model[one], by_model[other], strict=True):
+            if (a.doc_hash, a.question) != (b.doc_hash, b.question):
+                raise RuntimeError(f"task {task}: models {one} and {other} were given different items ({a.id}, {b.id})")
+    for one, other in pairwise(name for name in by_model if name not in own_prompt):
+        for a, b in zip(by_model[one], by_model[other], strict=True):
+            if a.prompt_hash != b.prompt_hash:
+                raise RuntimeError(f"task {task}: models {one} and {other} read different prompts for item {a.id}")
 
 
 def _record(rows: list[dict[str, Any]], item_id: str, several: bool, question: str) -> Record:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tasks.config.schema import Gate, Guard, Primary
+from tasks.config.schema import Gate, Primary
 from tasks.errors import UserError
 from tasks.gating.rules import Records, decide
 from tasks.gating.verdict import Verdict
@@ -36,8 +36,7 @@ def compare_files(
 
 def read_records(folder: Path, gate: Gate) -> Records:
     """What the gate's rules need of one model's evaluation records: `folder` holds a file TASK.jsonl for each task."""
-    rules: tuple[Primary | Guard, ...] = (gate.primary, *gate.guards)
-    return {(rule.task, rule.metric): read_scores(folder / f"{rule.task}.jsonl", rule.metric) for rule in rules}
+    return {(rule.task, rule.metric): read_scores(folder / f"{rule.task}.jsonl", rule.metric) for rule in gate.rules}
 
 
 def read_scores(path: Path, metric: str | None = None) -> dict[str, float]:

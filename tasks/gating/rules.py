@@ -55,12 +55,11 @@ def decide(
     """
     if not baselines:
         raise UserError("the gate has nothing to compare the candidate with: give it at least one baseline")
-    rules: tuple[Primary | Guard, ...] = (gate.primary, *gate.guards)
     comparisons = [
         _apply(rule, gate.confidence, candidate, baseline, name)
         for name, baseline in baselines.items()
         if not (candidate_is_champion and name == CHAMPION)
-        for rule in rules
+        for rule in gate.rules
     ]
     comparisons_by_weight = sorted(comparisons, key=_severity, reverse=True)
     reasons = [comparison.reason for comparison in comparisons_by_weight]

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -37,6 +38,9 @@ def run(spec_type: type[SpecType], work: Callable[[SpecType], None]) -> NoReturn
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # Nothing that a user could mend: the libraries' use of what they deprecate in each other, a default for GPUs alone.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true", category=UserWarning)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         work(read_spec(spec_type, sys.argv[1:]))
@@ -60,6 +64,19 @@ def read_spec(spec_type: type[SpecType], arguments: list[str]) -> SpecType:
     except ValidationError as error:
         reasons = [f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in error.errors()]
         raise UserError(f"{path} is not a valid {spec_type.__name__}: " + "; ".join(reasons)) from error
+
+
+def make_deterministic() -> None:
+    """Have torch choose deterministic algorithms where there are any, and warn where there are none.
+
+    Unlike `full_determinism` of transformers' trainer this does not make CUDA launches blocking, so it costs little.
+    """
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Filling fresh memory only serves to expose programs that read it unwritten, and takes time at every step.
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def _end_with_parent(parent: int) -> None:

@@ -2,8 +2,9 @@ r"""One number as the answer, compared exactly.
 
 **Where it looks.** Only after the last `</think>`; thinking that never ends has no answer in it. An answer is marked
 
-- by a line that starts with one to four `#` and goes on as a number does: `#14`, `#### 18`, `## -$3.50`; other
-  lines that start so are headings (`### Step 1`, `## 1. Compute`) and mean nothing;
+- by a line that starts with one to four `#` and goes on as a number does: `#14`, `#### 18`, `## -$3.50`. Other
+  lines that start so are headings (`### Step 1`, `## 1. Compute`) and mean nothing; and so is, after fewer than four
+  `#` and a space, a number with words behind it (`### 3 Final answer`);
 - by `\boxed{...}`, its braces matched.
 
 Numbers anywhere else mean nothing either. Every marked answer must read as one number, and all of them must be the
@@ -43,7 +44,7 @@ MAX_UNIT_WORDS = 3
 _BOX = re.compile(r"\\boxed\s{0,4}")
 _ANSWER_LINE = re.compile(
     r"""
-    \#{1,4} (?!\#) [ \t]{0,4} (?P<answer>
+    (?P<hashes>\#{1,4}) (?!\#) (?P<gap>[ \t]{0,4}) (?P<answer>
         [*$]{0,4}                                       # bold, math mode, a dollar
         (?! [0-9]+ [.)] [ \t]+ [^\W\d_] )               # not a numbered heading
         [-+\u2212\u2013]? (?: \\?\$ | [€£] )? [-+\u2212\u2013]?
@@ -53,6 +54,7 @@ _ANSWER_LINE = re.compile(
     """,
     re.VERBOSE,
 )
+_NUMBER_AND_WORDS = re.compile(r"[0-9*][ \t]+[^\W\d_]{2}")
 _NUMBER = re.compile(
     r"""
     (?P<sign>[-+\u2212\u2013])? (?P<currency>\\?\$|[€£])? (?P<inner_sign>[-+\u2212\u2013])?
@@ -161,7 +163,8 @@ def read_number(text: str) -> Number | None:
 def _marked(text: str) -> Iterator[str]:
     """The texts that are marked as answers. One that does not end in time is given one character too long."""
     for line in text.split("\n"):
-        if (match := _ANSWER_LINE.match(line)) is not None:
+        match = _ANSWER_LINE.match(line)
+        if match is not None and not _is_heading(match):
             yield match["answer"].strip()[: MAX_ANSWER + 1]
     position = 0
     while (match := _BOX.search(text, position)) is not None:
@@ -169,6 +172,11 @@ def _marked(text: str) -> Iterator[str]:
         content = _braced(text, position)
         yield content
         position += len(content)
+
+
+def _is_heading(match: re.Match[str]) -> bool:
+    spaced = match["gap"] and len(match["hashes"]) < 4
+    return bool(spaced and _NUMBER_AND_WORDS.search(match["answer"]))
 
 
 def _braced(text: str, start: int) -> str:

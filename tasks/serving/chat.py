@@ -6,7 +6,7 @@ of the assistant's next turn:
     {"inputs": [{"messages": [{"role": "user", "content": "7-5+5+7"}], "max_tokens": 48}]}
 
 Decoding is greedy unless a temperature is given. Of the model's own generation_config.json only the special tokens
-are used, as in its evaluation, so that what is served is what was measured.
+are used, as in its evaluation, so that the same question gets the answer that was measured.
 """
 
 from typing import Any
@@ -39,8 +39,10 @@ class Chat(PythonModel):  # type: ignore[misc]
 
         folder = context.artifacts["model"]
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").to(device).eval()
+        loading = {"trust_remote_code": context.model_config["trust_remote_code"]}
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, **loading)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", use_safetensors=True, **loading)
+        self.model = model.to(device).eval()
         own = self.model.generation_config
         self.model.generation_config = GenerationConfig(
             bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id

@@ -8,7 +8,7 @@ REQUIREMENTS = ("jinja2", "mlflow", "pydantic", "torch", "transformers")
 """What the model code needs where it is served."""
 
 
-def model_kwargs(model_dir: Path) -> dict[str, Any]:
+def model_kwargs(model_dir: Path, trust_remote_code: bool = False) -> dict[str, Any]:
     """Arguments of `mlflow.pyfunc.log_model` that make a self-contained chat model of a transformers folder.
 
     The folder is copied to `artifacts/` under its own name, from where transformers can load it too. Requirements are
@@ -17,5 +17,6 @@ def model_kwargs(model_dir: Path) -> dict[str, Any]:
     return {
         "python_model": str(Path(__file__).with_name("chat.py")),
         "artifacts": {"model": str(model_dir)},
+        "model_config": {"trust_remote_code": trust_remote_code},
         "pip_requirements": [f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS],
     }

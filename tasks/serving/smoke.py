@@ -30,7 +30,7 @@ class SmokeSpec(Section):
 
     tracking_uri: str
     model_uri: str
-    """Such as `models:/NAME/3` or `models:/NAME@challenger`."""
+    """Such as `models:/NAME/3` or `models:/NAME@champion`."""
     prompts: Annotated[list[Prompt], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """The longest answer; the task's `max_gen_toks` makes answers that were cut off comparable too."""
@@ -47,6 +47,7 @@ def work(spec: SmokeSpec) -> None:
     import mlflow
 
     mlflow.set_tracking_uri(spec.tracking_uri)
+    mlflow.set_registry_uri(spec.tracking_uri)
     started = time.monotonic()
     model = mlflow.pyfunc.load_model(spec.model_uri)
     loaded = time.monotonic()

@@ -1,16 +1,15 @@
 """From a training spec to TRL's and PEFT's own objects."""
 
-import os
-import warnings
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import LoraConfig
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
 
+from tasks.config import nearest
 from tasks.errors import UserError
 from tasks.training.spec import TrainingSpec
 
@@ -25,6 +24,20 @@ DECIDED: dict[str, dict[str, Any]] = {
 }
 """What a kind of stage decides in TRL's place, beside what every stage does."""
 
+TOKEN = "set HF_TOKEN in the environment, for parameters are stored and shown"  # noqa: S105  # not a token
+UPLOAD = "a stage uploads nothing; remove it"
+REFUSED = {
+    "hub_token": TOKEN,
+    "push_to_hub": UPLOAD,
+    "hub_model_id": UPLOAD,
+    "hub_strategy": UPLOAD,
+    "hub_private_repo": UPLOAD,
+    "hub_always_push": UPLOAD,
+    "hub_revision": UPLOAD,
+    "log_completions_hub_repo": UPLOAD,
+}
+"""Arguments of TRL that no stage takes, and why."""
+
 NOTES = {
     "sft": "",
     "grpo": (
@@ -38,32 +51,36 @@ NOTES = {
 def trainer_arguments(stage: str, config: type[TrainingArguments], spec: TrainingSpec) -> TrainingArguments:
     """The TRL configuration of stage `sft` or `grpo`: the spec's `trainer` with what the stage itself decides.
 
-    Raises UserError when `trainer` has an argument that TRL does not know, a value that it rejects, or one that the
-    stage decides.
+    All weights are trained in float32, in which an update is not lost to rounding, and mixed precision is TRL's `bf16`
+    and `fp16`; beside an adapter the frozen weights are loaded in the spec's `dtype`. `model_init_kwargs.dtype` says
+    otherwise.
+
+    Raises UserError when `trainer` has an argument that TRL does not know, a value that it rejects, or one that is not
+    for the user to set; every name that cannot stay is listed.
     """
     decided = {
         "output_dir": str(spec.output / "work"),
         "seed": spec.seed,
         "report_to": "none",
         "save_strategy": "no",
-        "push_to_hub": False,
         "disable_tqdm": True,
         "trust_remote_code": spec.trust_remote_code,
         # A loss that is not a number has to reach the history, which stops the stage.
         "logging_nan_inf_filter": False,
         **DECIDED[stage],
     }
-    if taken := sorted(decided.keys() & spec.trainer.keys()):
-        raise UserError(f"{stage}.trainer.{taken[0]} is decided by the stage itself; remove it")
-    loading = {**(spec.trainer.get("model_init_kwargs") or {}), "dtype": spec.dtype, "use_safetensors": True}
+    _check_names(
+        stage, config, spec.trainer, {**dict.fromkeys(decided, "the stage itself sets it; remove it"), **REFUSED}
+    )
+    loading = {
+        "dtype": "float32" if spec.lora is None else spec.dtype,
+        **_loading(stage, spec.trainer.get("model_init_kwargs") or {}),
+        "use_safetensors": True,
+    }
     if spec.revision is not None:
         loading["revision"] = spec.revision
-    defaults = {"dataloader_pin_memory": torch.accelerator.is_available()}
-    _make_deterministic()
-    # TRL's own use of what transformers deprecates is nothing that a user could mend.
-    warnings.filterwarnings("ignore", category=FutureWarning)
     try:
-        return config(**{**defaults, **spec.trainer, **decided, "model_init_kwargs": loading})
+        return config(**{**spec.trainer, **decided, "model_init_kwargs": loading})
     except (TypeError, ValueError) as error:
         raise UserError(f"{stage}.trainer: {config.__name__} rejects its arguments: {error}{NOTES[stage]}") from error
 
@@ -105,12 +122,24 @@ def rejections(stage: str) -> Iterator[None]:
         raise UserError(f"{stage}: the trainer cannot be set up: {error}") from error
 
 
-def _make_deterministic() -> None:
-    """Have torch choose deterministic algorithms where there are any, and warn where there are none.
+def _check_names(
+    stage: str, config: type[TrainingArguments], given: Mapping[str, Any], refused: Mapping[str, str]
+) -> None:
+    known = {field.name for field in dataclasses.fields(config)} - refused.keys()
+    faults = []
+    for name in given:
+        if name in refused:
+            faults.append(f"{stage}.trainer.{name} is not for a run to set: {refused[name]}")
+        elif name not in known:
+            hint = nearest(name, sorted(known))
+            faults.append(f"{stage}.trainer: {config.__name__} has no argument {name!r}{hint}")
+    if faults:
+        raise UserError("\n".join(faults))
 
-    Unlike `full_determinism` of the trainer's arguments this does not make CUDA launches blocking, so it costs little.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # Filling fresh memory only serves to expose programs that read it unwritten, and takes time at every step.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+
+def _loading(stage: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise UserError(f"{stage}.trainer.model_init_kwargs: expected keys and values such as `dtype: bfloat16`")
+    if "token" in given:
+        raise UserError(f"{stage}.trainer.model_init_kwargs.token is not for a run to set: {TOKEN}")
+    return given

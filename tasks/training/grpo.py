@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.errors import UserError
 from tasks.problems import Problem, read_split
-from tasks.processes.entry import run
+from tasks.processes.entry import make_deterministic, run
 from tasks.rewards import Status, Verdict, verify
 from tasks.training.spec import TrainingSpec
 
@@ -36,45 +36,62 @@ def train(spec: TrainingSpec) -> None:
     The reference of the KL term, with `beta` > 0, is the model that the spec names: TRL loads it from the same path, or
     takes it as the model without its new adapter.
     """
-    rows = [row for row in read_split(spec.data, "train") if is_verifiable(row)]
+    rows = verifiable_rows(spec.data)
 
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
-    from tasks.training.arguments import load_tokenizer, lora_config, rejections, trainer_arguments
+    from tasks.training.arguments import load_tokenizer, lora_config, rejections
     from tasks.training.reference import ReferenceCheck
     from tasks.training.stage import train_and_save
 
-    arguments = trainer_arguments("grpo", GRPOConfig, spec)
-    check_prompts(arguments, len(rows), spec.data)
+    make_deterministic()
+    config = arguments(spec)
+    check_prompts(config, len(rows), spec.data)
     tokenizer = load_tokenizer(spec)
     with rejections("grpo"):
         trainer = GRPOTrainer(
             model=spec.model,
             reward_funcs=reward_function(rows, spec.output / "samples.jsonl", spec.samples_per_step),
-            args=arguments,
+            args=config,
             train_dataset=Dataset.from_dict({"prompt": [row.messages for row in rows], "row": list(range(len(rows)))}),
             processing_class=tokenizer,
             peft_config=lora_config("grpo", spec),
             callbacks=[ReferenceCheck()],
         )
-    train_and_save(trainer, spec, SHOWN, len(rows))
+    train_and_save(trainer, spec, plan(config, len(rows)), SHOWN, len(rows))
 
 
-def is_verifiable(row: Problem) -> bool:
-    """Whether a completion of the problem can be judged."""
-    return row.verifier is not None and (row.answer is not None or row.tests is not None)
+def arguments(spec: TrainingSpec) -> "GRPOConfig":
+    """The stage's TRL configuration; raises UserError for settings that cannot be trained with."""
+    from trl import GRPOConfig
+
+    from tasks.training.arguments import trainer_arguments
+
+    return trainer_arguments("grpo", GRPOConfig, spec)
 
 
-def check_prompts(arguments: "GRPOConfig", prompts: int, data: Path) -> None:
+def verifiable_rows(data: Path) -> list[Problem]:
+    """The rows of the train split of which a completion can be judged."""
+    rows = read_split(data, "train")
+    return [row for row in rows if row.verifier is not None and (row.answer is not None or row.tests is not None)]
+
+
+def check_prompts(config: "GRPOConfig", prompts: int, data: Path) -> None:
     """Raise UserError when the problems do not fill one generation batch: TRL would silently train on nothing."""
-    needed = arguments.generation_batch_size // arguments.num_generations
+    needed = config.generation_batch_size // config.num_generations
     if prompts < needed:
         raise UserError(
             f"{data}: {prompts} rows of the train split have a `verifier` and an `answer`, but one generation batch"
-            f" takes {needed} prompts ({arguments.generation_batch_size} completions, {arguments.num_generations} of"
+            f" takes {needed} prompts ({config.generation_batch_size} completions, {config.num_generations} of"
             " each); add problems or make grpo.trainer.per_device_train_batch_size smaller"
         )
+
+
+def plan(config: "GRPOConfig", prompts: int) -> str:
+    """What the stage is about to do, but for the number of steps."""
+    each = config.num_generations
+    return f"grpo: {prompts:,} prompts, {config.generation_batch_size // each} x {each} completions at a time"
 
 
 def reward_function(rows: list[Problem], samples: Path, samples_per_step: int) -> Reward:

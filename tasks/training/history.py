@@ -12,14 +12,23 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 class History(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Writes each log of the trainer to a file of JSON lines, `{"step": int, metric: number, ...}`, and to stdout.
 
-    `shown` maps the words of the printed line to the metrics they stand for. A metric that is no finite number at a
+    `plan` is printed first, with the number of steps. `shown` maps the words of the line of a log to the metrics that
+    they stand for. A metric that is no finite number at a
     step is left out of that step; a loss that is none stops the stage with FloatingPointError.
     """
 
-    def __init__(self, path: Path, shown: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, plan: str, shown: Mapping[str, str]) -> None:
         self.path = path
+        self.plan = plan
         self.shown = shown
         self.last: dict[str, float] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Say what is about to happen."""
+        if state.is_world_process_zero:
+            print(f"{self.plan}, {state.max_steps:,} steps", flush=True)
 
     def on_log(
         self,

@@ -22,9 +22,11 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> li
 def merged(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> PreTrainedModel:
     """The model with its adapter, if any, merged into the weights, in `dtype`.
 
-    The sum is formed in float32: in bfloat16 most of a small adapter is lost to rounding before it is added. Changes
-    the model given.
+    The sum is formed in float32: in bfloat16 most of a small adapter is lost to rounding before it is added. It is
+    formed in main memory, because an accelerator that held the training has no room for a second copy of the weights.
+    Changes and moves the model given.
     """
+    model = model.cpu()
     if isinstance(model, PeftModel):
         model = model.float().merge_and_unload(safe_merge=True)
     return model.to(dtype)
@@ -38,16 +40,16 @@ def check_savable(model: PreTrainedModel) -> None:
         raise UserError(f"model: its generation_config.json is not valid, mend it before training: {error}") from error
 
 
-def save(trainer: Any, folder: Path) -> None:
+def save(trainer: Any, folder: Path, dtype: torch.dtype) -> None:
     """Write the trained model, its tokenizer with the chat template and its generation configuration to `folder`.
 
-    The folder loads with `AutoModelForCausalLM` and `AutoTokenizer` alone and names nothing of this run. Covers a
-    model that is whole in each process, so not FSDP or ZeRO-3. Raises FloatingPointError when a weight is not finite.
+    The weights are saved in `dtype`. The folder loads with `AutoModelForCausalLM` and `AutoTokenizer` alone and names
+    nothing of this run. Covers a model that is whole in each process, so not FSDP or ZeRO-3. Raises FloatingPointError
+    when a weight is not finite.
     """
     if not trainer.is_world_process_zero():
         return
     tokenizer = trainer.processing_class
-    dtype = getattr(torch, trainer.args.model_init_kwargs["dtype"])
     model = merged(trainer.accelerator.unwrap_model(trainer.model), dtype)
     broken = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
     if broken:

@@ -4,44 +4,67 @@ A row becomes TRL's conversational prompt-completion format: TRL applies the cha
 the completion alone.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.errors import UserError
 from tasks.problems import Problem, read_split
-from tasks.processes.entry import run
+from tasks.processes.entry import make_deterministic, run
 from tasks.training.spec import TrainingSpec
 
 if TYPE_CHECKING:
-    from trl import SFTTrainer
+    from trl import SFTConfig, SFTTrainer
 
 SHOWN = {"loss": "loss", "accuracy": "mean_token_accuracy", "lr": "learning_rate"}
 
 
 def train(spec: TrainingSpec) -> None:
     """Train and write the stage's output; raises UserError for rows or settings that cannot be trained with."""
-    rows = [row for row in read_split(spec.data, "train") if row.solution is not None]
-    if not rows:
-        raise UserError(f"{spec.data}: no row of the train split has a `solution`, so there is nothing to imitate")
+    rows = solved_rows(spec.data)
 
     from datasets import Dataset
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTTrainer
 
-    from tasks.training.arguments import load_tokenizer, lora_config, rejections, trainer_arguments
+    from tasks.training.arguments import load_tokenizer, lora_config, rejections
     from tasks.training.stage import train_and_save
 
-    arguments = trainer_arguments("sft", SFTConfig, spec)
+    make_deterministic()
+    config = arguments(spec)
     tokenizer = load_tokenizer(spec)
     with rejections("sft"):
         trainer = SFTTrainer(
             model=spec.model,
-            args=arguments,
+            args=config,
             train_dataset=Dataset.from_list([conversation(row) for row in rows]),
             processing_class=tokenizer,
             peft_config=lora_config("sft", spec),
         )
     check_lengths(trainer, rows)
     check_labels(trainer, len(rows))
-    train_and_save(trainer, spec, SHOWN, len(rows))
+    train_and_save(trainer, spec, plan(config, len(rows)), SHOWN, len(rows))
+
+
+def arguments(spec: TrainingSpec) -> "SFTConfig":
+    """The stage's TRL configuration; raises UserError for settings that cannot be trained with."""
+    from trl import SFTConfig
+
+    from tasks.training.arguments import trainer_arguments
+
+    return trainer_arguments("sft", SFTConfig, spec)
+
+
+def solved_rows(data: Path) -> list[Problem]:
+    """The rows of the train split that have a solution; raises UserError when there are none."""
+    rows = [row for row in read_split(data, "train") if row.solution is not None]
+    if not rows:
+        raise UserError(f"{data}: no row of the train split has a `solution`, so there is nothing to imitate")
+    return rows
+
+
+def plan(config: "SFTConfig", rows: int) -> str:
+    """What the stage is about to do, but for the number of steps."""
+    epochs = config.num_train_epochs
+    return f"sft: {rows:,} rows" + (f", {epochs:g} epoch{'s' * (epochs != 1)}" if config.max_steps < 0 else "")
 
 
 def conversation(row: Problem) -> dict[str, list[dict[str, str]]]:

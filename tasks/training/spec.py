@@ -25,7 +25,7 @@ class TrainingSpec(BaseModel):
     revision: str | None = None
     """Commit of a Hugging Face model id."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The type that weights are loaded, trained and saved in."""
+    """The type that the model is saved in, and, with LoRA, that the frozen weights are loaded in."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
     data: AbsolutePath
@@ -40,3 +40,12 @@ class TrainingSpec(BaseModel):
     """Arguments of the stage's TRL configuration class, verbatim."""
     samples_per_step: Annotated[int, Field(ge=0)] = 0
     """Completions of each GRPO generation batch kept in `samples.jsonl`."""
+
+
+class CheckSpec(BaseModel):
+    """The spec of `python -m tasks.training.check SPEC`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stages: dict[Literal["sft", "grpo"], TrainingSpec]
+    """The stages to check, each with the spec that it will get; neither model nor output needs to exist yet."""

@@ -141,7 +141,7 @@ def test_a_dry_run_says_what_would_run_and_why(again: dict[str, Any], checkout: 
     plan = done.stdout[done.stdout.index("\nstage ") :].splitlines()[2:]
     assert [line.split()[0] for line in plan] == STAGES
     assert ["up to date" in line for line in plan] == [True, True, False, False]
-    assert "params.trainer.learning_rate 0.0001 -> 0.0002" in plan[2]
+    assert "params.trainer.learning_rate 0.0003 -> 0.0002" in plan[2]
     assert len(runs(checkout)) == before
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.training.spec import TrainingSpec
+
 BASE = Path(__file__).parents[2] / "data" / "base"
 
 
@@ -38,6 +40,19 @@ def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(64)))
     return folder
+
+
+@pytest.fixture
+def spec_of(tmp_path, base, data, quick):
+    """A spec with this much changed: `trainer` is added to the quick arguments."""
+
+    def build(trainer=None, **changed) -> TrainingSpec:
+        output = tmp_path / f"output-{len(list(tmp_path.iterdir()))}"
+        output.mkdir()
+        fields = {"model": str(base), "data": data, "output": output, "seed": 1, **changed}
+        return TrainingSpec(**fields, trainer={**quick, "max_steps": 2, **(trainer or {})})
+
+    return build
 
 
 @pytest.fixture(scope="session")

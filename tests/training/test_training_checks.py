@@ -1,5 +1,6 @@
 """What training refuses to start with, and adapters, in this process: each case is real TRL on the embedded model."""
 
+import dataclasses
 import json
 import shutil
 
@@ -9,20 +10,6 @@ from tasks.errors import UserError
 from tasks.problems import Problem, read_split
 from tasks.rewards import Status
 from tasks.training import grpo, sft
-from tasks.training.spec import TrainingSpec
-
-
-@pytest.fixture
-def spec_of(tmp_path, base, data, quick):
-    """A spec with this much changed: `trainer` is added to the quick arguments."""
-
-    def build(trainer=None, **changed) -> TrainingSpec:
-        output = tmp_path / f"output-{len(list(tmp_path.iterdir()))}"
-        output.mkdir()
-        fields = {"model": str(base), "data": data, "output": output, "seed": 1, **changed}
-        return TrainingSpec(**fields, trainer={**quick, "max_steps": 2, **(trainer or {})})
-
-    return build
 
 
 GRPO = {"per_device_train_batch_size": 16, "num_generations": 4, "max_completion_length": 12}
@@ -97,10 +84,15 @@ def test_a_chat_template_is_needed_and_can_be_given(spec_of, base, tmp_path):
 @pytest.mark.parametrize(
     ("stage", "trainer", "message"),
     [
-        (sft, {"learning_rat": 1}, "sft.trainer: SFTConfig rejects.*learning_rat"),
-        (sft, {"seed": 1}, "sft.trainer.seed is decided by the stage itself"),
-        (sft, {"report_to": "wandb"}, "sft.trainer.report_to is decided"),
-        (grpo, {"remove_unused_columns": True}, "grpo.trainer.remove_unused_columns is decided"),
+        (sft, {"learning_rat": 1}, r"^sft.trainer: SFTConfig has no argument 'learning_rat' \(did you mean 'learning_rate'\?\)$"),
+        (sft, {"seed": 1}, "sft.trainer.seed is not for a run to set: the stage itself sets it"),
+        (sft, {"report_to": "wandb"}, "sft.trainer.report_to is not for a run to set"),
+        (sft, {"hub_token": "hf_secret"}, "^sft.trainer.hub_token is not for a run to set: set HF_TOKEN in the environm"),
+        (sft, {"model_init_kwargs": {"token": "hf_secret"}}, "^sft.trainer.model_init_kwargs.token .*: set HF_TOKEN"),
+        (sft, {"model_init_kwargs": "hf_secret"}, "^sft.trainer.model_init_kwargs: expected keys and values"),
+        (sft, {"push_to_hub": True}, "sft.trainer.push_to_hub .*: a stage uploads nothing"),
+        (grpo, {"log_completions_hub_repo": "me/rows"}, "grpo.trainer.log_completions_hub_repo .*: a stage uploads"),
+        (grpo, {"remove_unused_columns": True}, "grpo.trainer.remove_unused_columns is not for a run to set"),
         (grpo, {**GRPO, "num_generations": 5}, r"generation_batch_size \(16\) must be divisible by.*\(5\).*per_device"),
         (grpo, {**GRPO, "num_generations": 1}, "at least 2 generations"),
         (grpo, {**GRPO, "per_device_train_batch_size": 512}, "64 rows of the train split.*takes 128 prompts"),
@@ -108,8 +100,18 @@ def test_a_chat_template_is_needed_and_can_be_given(spec_of, base, tmp_path):
     ],
 )  # fmt: skip
 def test_arguments_that_cannot_be_trained_with(spec_of, stage, trainer, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         stage.train(spec_of(trainer))
+    assert "hf_secret" not in str(error.value)
+
+
+def test_no_argument_of_the_hub_is_taken():
+    from trl import GRPOConfig, SFTConfig
+
+    from tasks.training.arguments import REFUSED
+
+    fields = {field.name for config in (SFTConfig, GRPOConfig) for field in dataclasses.fields(config)}
+    assert {name for name in fields if "hub" in name} == REFUSED.keys()
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,58 @@ def test_a_reference_other_than_the_start_is_found_out(spec_of):
     assert not (spec.output / "model").exists()
 
 
+ADAPTER = {"r": 8, "target_modules": "all-linear"}
+
+
+@pytest.mark.parametrize("stage", [sft, grpo])
+@pytest.mark.parametrize(
+    ("lora", "loading", "frozen", "trained"),
+    [
+        (None, {}, None, "float32"),
+        (ADAPTER, {}, "bfloat16", "float32"),
+        (None, {"dtype": "bfloat16"}, None, "bfloat16"),
+        (ADAPTER, {"dtype": "float32"}, "float32", "float32"),
+    ],
+)
+def test_what_is_trained_is_float32_unless_asked_otherwise(spec_of, monkeypatch, stage, lora, loading, frozen, trained):
+    import torch
+
+    trainers = []
+    monkeypatch.setattr("tasks.training.stage.train_and_save", lambda trainer, *_: trainers.append(trainer))
+    arguments = {**(GRPO if stage is grpo else {}), "model_init_kwargs": loading}
+    stage.train(spec_of(arguments, dtype="bfloat16", lora=lora))
+    weights = list(trainers[0].model.parameters())
+    assert {weight.dtype for weight in weights if weight.requires_grad} == {getattr(torch, trained)}
+    assert {weight.dtype for weight in weights if not weight.requires_grad} == (
+        {getattr(torch, frozen)} if frozen else set()
+    )
+
+
+def test_a_model_saved_in_bfloat16_is_the_one_trained_in_float32(spec_of):
+    import torch
+
+    small = {"learning_rate": 1e-5}
+    specs = [spec_of(small, dtype=dtype) for dtype in ("float32", "bfloat16")]
+    for spec in specs:
+        sft.train(spec)
+    exact, rounded = (weights(spec.output / "model") for spec in specs)
+    assert {weight.dtype for weight in rounded.values()} == {torch.bfloat16}
+    assert all(torch.equal(weight.bfloat16(), rounded[name]) for name, weight in exact.items())
+    assert json.loads((specs[1].output / "model" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("lora", [None, ADAPTER])
+def test_grpo_in_mixed_precision_is_held_to_its_start(spec_of, lora):
+    import torch
+
+    mixed = {**GRPO, "bf16": True, "use_cpu": True, "beta": 0.1, "learning_rate": 1e-3}
+    spec = spec_of(mixed, dtype="bfloat16", lora=lora)
+    grpo.train(spec)
+    history = [json.loads(line) for line in (spec.output / "history.jsonl").read_text().splitlines()]
+    assert [abs(entry["kl"]) < 1e-3 for entry in history] == [True, False]
+    assert {weight.dtype for weight in weights(spec.output / "model").values()} == {torch.bfloat16}
+
+
 def test_a_diverged_loss_stops_training(spec_of):
     with pytest.raises(FloatingPointError, match="lower the learning rate"):
         sft.train(spec_of({"learning_rate": 1e30, "max_steps": 4, "max_grad_norm": 0.0}))
@@ -207,6 +261,23 @@ def test_merging_gives_the_logits_of_the_adapter(base):
         found = merged(model, torch.float32)(ids).logits
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(untouched, expected, atol=0.1)
+
+
+def test_an_adapter_of_a_bfloat16_model_is_added_before_anything_is_rounded(base):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from tasks.training.model import merged
+
+    torch.manual_seed(0)
+    start = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    model = get_peft_model(start, LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
+    layer = model.base_model.model.model.layers[0].self_attn.q_proj
+    pair = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    expected = layer.base_layer.weight.float() + layer.scaling["default"] * pair
+    found = merged(model, torch.bfloat16).model.layers[0].self_attn.q_proj.weight
+    assert torch.equal(found, expected.bfloat16())
 
 
 def problem(number: int, **changed) -> Problem:

@@ -78,7 +78,8 @@ def test_history_has_one_line_a_step_and_stdout_says_the_same(stages, stage):
     assert [entry["step"] for entry in history] == list(range(1, steps + 1))
     assert all(isinstance(value, int | float) for entry in history for value in entry.values())
     printed = (stages.sft_log if stage == "sft" else stages.grpo_log).splitlines()
-    assert [line.split("  ")[0] for line in printed] == [f"step {step}/{steps}" for step in range(1, steps + 1)]
+    first = "sft: 64 rows, 20 steps" if stage == "sft" else "grpo: 64 prompts, 8 x 4 completions at a time, 3 steps"
+    assert [line.split("  ")[0] for line in printed] == [first, *(f"step {n}/{steps}" for n in range(1, steps + 1))]
 
 
 def test_history_of_grpo_has_what_the_report_and_the_alarms_need(stages):
