@@ -77,6 +77,12 @@ class Training(Section):
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the stage's TRL configuration class, verbatim."""
 
+    @model_validator(mode="after")
+    def no_secrets(self) -> "Training":
+        if "hub_token" in self.trainer:
+            raise ValueError("trainer.hub_token: parameters are logged, so no secret belongs there; set HF_TOKEN")
+        return self
+
 
 class SFT(Training):
     """Supervised fine-tuning on rows with a solution (`trl.SFTConfig`)."""

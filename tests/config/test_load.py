@@ -86,6 +86,7 @@ def test_the_resolved_file_loads_to_the_same_parameters(
     [
         ("grpo.trainr.beta=1", "unknown key 'grpo.trainr' (did you mean 'trainer'?)"),
         ("data.sources.sums.pth=x", "unknown key 'data.sources.sums.pth' (did you mean 'path'?)"),
+        ("sft.trainer.hub_token=secret", "no secret belongs there; set HF_TOKEN"),
         ("workspce=x", "unknown key 'workspce' (did you mean 'workspace'?)"),
         ("seed=-1", "seed: input should be greater than or equal to 0, not -1"),
         ("model.path=null", "'model.path' is missing"),

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-HOMES = ("PREFECT_HOME", "HF_HOME", "DVC_SITE_CACHE_DIR", "MPLCONFIGDIR", "PREFECT_API_URL", "MLFLOW_TRACKING_URI")
+SETTINGS = ("PREFECT_", "HF_", "DVC_", "MLFLOW_", "MPLCONFIGDIR", "XDG_")
+"""Beginnings of the variables by which a machine's own settings would reach into a test."""
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -21,50 +22,50 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def fresh_checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes checkouts of what git would commit here, with nothing that runs have left."""
+def fresh_checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes checkouts of what git would commit here, with nothing that runs have left; or plain folders of it."""
 
-    def make(name: str) -> Path:
-        checkout = tmp_path_factory.mktemp(name) / "ratchet"
+    def make(name: str, in_git: bool = True) -> Path:
+        checkout = tmp_path_factory.mktemp(name) / "my ratchet"
         for file in git(PROJECT, "ls-files", "-co", "--exclude-standard", "-z").split("\0"):
             if file and (PROJECT / file).is_file():
                 (checkout / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(PROJECT / file, checkout / file)
-        git(checkout, "init", "-q")
-        git(checkout, "add", "-A")
-        git(checkout, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "checkout")
+        if in_git:
+            git(checkout, "init", "-q")
+            git(checkout, "add", "-A")
+            git(checkout, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "checkout")
         return checkout
 
     return make
 
 
-def start(checkout: Path, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-    """`ratchet ARGUMENTS` in a checkout, with its own code and none of this machine's homes."""
-    environment = {name: value for name, value in os.environ.items() if name not in HOMES}
-    environment["HOME"] = str(checkout.parent / "home")
+def start(checkout: Path, *arguments: str, below: str = ".") -> "subprocess.Popen[str]":
+    """`ratchet ARGUMENTS` in a folder of a checkout, with its own code and none of this machine's settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    environment |= {"HOME": str(checkout.parent / "home"), "PYTHONPATH": str(checkout)}
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", *arguments],
-        cwd=checkout,
+        cwd=checkout / below,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
-def ratchet(checkout: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def ratchet(checkout: Path, *arguments: str, below: str = ".") -> "subprocess.CompletedProcess[str]":
     """Run the command to its end."""
-    process = start(checkout, *arguments)
+    process = start(checkout, *arguments, below=below)
     out, err = process.communicate(timeout=600)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
-def run(checkout: Path, *overrides: str) -> dict[str, Any]:
+def run(checkout: Path, *overrides: str, below: str = ".") -> dict[str, Any]:
     """`ratchet run` with overrides, which must succeed: its JSON."""
     file = checkout / "result.json"
     settings = [argument for override in overrides for argument in ("-S", override)]
-    done = ratchet(checkout, "run", "--json", str(file), *settings)
+    done = ratchet(checkout, "run", "--json", str(file), *settings, below=below)
     assert done.returncode == 0, done.stderr[-5000:]
     result: dict[str, Any] = json.loads(file.read_bytes())
     return {**result, "stdout": done.stdout, "stderr": done.stderr}

@@ -10,7 +10,7 @@ from tests.e2e.conftest import ratchet
 
 
 @pytest.fixture(scope="module")
-def checkout(fresh_checkout: Callable[[str], Path]) -> Path:
+def checkout(fresh_checkout: Callable[..., Path]) -> Path:
     return fresh_checkout("mistakes")
 
 
@@ -21,7 +21,7 @@ def refused(checkout: Path, *arguments: str) -> str:
     assert "Traceback" not in done.stderr
     stages = checkout / ".ratchet" / "stages"
     assert not [path.name for path in stages.glob("*") if path.name.startswith(("sft-", "grpo-"))]
-    return done.stderr.strip().splitlines()[-1]
+    return done.stderr[done.stderr.index("\nratchet: ") if "\nratchet: " in done.stderr else 0 :].strip()
 
 
 def test_a_misspelt_parameter(checkout: Path) -> None:
@@ -62,6 +62,24 @@ def test_an_unknown_evaluation_task(checkout: Path) -> None:
         checkout, "run", "-S", "evaluation.tasks=[arithmetics]", "-S", "gate={primary: {task: arithmetics}, guards: []}"
     )
     assert "a task 'arithmetics' (did you mean 'arithmetic'?)" in error
+
+
+def test_an_unknown_metric(checkout: Path) -> None:
+    error = refused(checkout, "run", "-S", "gate.guards.0.metric=accuracy")
+    assert "task arithmetic_short" in error
+    assert "'accuracy'" in error
+
+
+def test_too_few_rows_for_a_batch(checkout: Path) -> None:
+    file = checkout / "data" / "few.jsonl"
+    file.write_text(
+        "".join(json.dumps({"prompt": f"1+{n}", "answer": n + 1, "solution": f"#{n + 1}"}) + "\n" for n in range(9))
+    )
+    few = ["-S", "data.sources.chains.path=data/few.jsonl", "-S", "data.sources.chains.split={train: 1}"]
+    error = refused(
+        checkout, "run", *few, "-S", "data.sources.short.split={eval: 1}", "-S", "data.sources.long.split={eval: 1}"
+    )
+    assert "grpo" in error
 
 
 def test_an_unknown_recipe(checkout: Path) -> None:

@@ -73,9 +73,9 @@ def test_prepared_rows_are_enough_for_each_stage(planned, data, tmp_path):
     large = {"per_device_train_batch_size": 1024, "num_generations": 8}
     assert faults(planned(sft={"data": tmp_path}, grpo={"data": tmp_path, "trainer": large})) == [
         f"sft: {tmp_path}: no row of the train split has a `solution`, so there is nothing to imitate",
-        f"grpo: {tmp_path}: 64 rows of the train split have a `verifier` and an `answer`, but one generation batch takes"
-        " 128 prompts (1024 completions, 8 of each); add problems or make grpo.trainer.per_device_train_batch_size"
-        " smaller",
+        f"grpo: {tmp_path}: 64 rows of the train split have a `verifier` and an `answer`, but one generation batch"
+        " takes 128 prompts (1024 completions, 8 of each); add problems or make"
+        " grpo.trainer.per_device_train_batch_size smaller",
     ]
 
 
