@@ -21,7 +21,16 @@ def configure(workspace: Path) -> None:
 
     Call before those packages are imported; child processes inherit it. A home that the user set, such as a shared
     `HF_HOME` or the `PREFECT_HOME` of a server's profile, stays as it is.
+
+    Raises:
+        UserError: the workspace cannot be written.
     """
+    try:
+        workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"workspace {workspace} cannot be made ({error.strerror}); name another in `workspace`"
+        ) from None
     os.environ.update(TELEMETRY_OFF)
     # A login on this machine stays good for gated models; it is only read.
     login = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")) / "token"

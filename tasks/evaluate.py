@@ -56,7 +56,7 @@ def _tasks_digest(config: Configuration) -> str:
     return store.digest(store.file_digests(config.root / config.params.evaluation.include_path))
 
 
-@task(name="evaluate", cache_policy=NO_CACHE)
+@task(name="evaluate", task_run_name="evaluate", cache_policy=NO_CACHE)
 def evaluate(
     progress: Progress,
     planned: store.Stage,

@@ -14,7 +14,7 @@ BASELINE = "sft"
 VERDICT_FILE = "verdict.json"
 
 
-@task(name="gate", cache_policy=NO_CACHE)
+@task(name="gate", task_run_name="gate", cache_policy=NO_CACHE)
 def gate(progress: Progress, evaluation: Output, candidate: str, candidate_is_champion: bool) -> gating.Verdict:
     """Compare the candidate with the SFT baseline and, where one was evaluated, with the champion.
 
@@ -33,7 +33,7 @@ def gate(progress: Progress, evaluation: Output, candidate: str, candidate_is_ch
     logger = get_run_logger()
     for line in prose.replace("**", "").splitlines():
         if line:
-            logger.info("gate: %s", line)
+            logger.info(line)
     _track(progress, verdict)
     create_markdown_artifact(prose, key="verdict", description=f"Verdict of progression {progress.run_id}")
     create_table_artifact(_table(evaluation), key="evaluation", description="Scores of every model on every task")

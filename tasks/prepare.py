@@ -36,6 +36,7 @@ def plan(config: Configuration) -> store.Stage:
 
 @task(
     name="prepare",
+    task_run_name="prepare",
     cache_policy=NO_CACHE,
     retries=2,
     retry_delay_seconds=5,

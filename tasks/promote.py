@@ -37,7 +37,7 @@ class Promotion(BaseModel):
     """The version that was champion before."""
 
 
-@task(name="register", cache_policy=NO_CACHE)
+@task(name="register", task_run_name="register", cache_policy=NO_CACHE)
 def register(
     progress: Progress,
     candidate: store.Output,
@@ -70,11 +70,11 @@ def register(
         tags,
         params.model.trust_remote_code,
     )
-    get_run_logger().info("register: %s version %s", version.name, version.version)
+    get_run_logger().info("%s version %s", version.name, version.version)
     return version
 
 
-@task(name="promote", cache_policy=NO_CACHE)
+@task(name="promote", task_run_name="promote", cache_policy=NO_CACHE)
 def promote(
     progress: Progress,
     version: registry.Version,
@@ -92,7 +92,7 @@ def promote(
     promotion = Promotion(name=version.name, version=version.version, alias=registry.CHAMPION, previous=previous)
     progress.client.set_tag(progress.run_id, tracking.PROMOTED, version.version)
     get_run_logger().info(
-        "promote: models:/%s@champion is version %s, before it %s", version.name, version.version, previous or "none"
+        "models:/%s@champion is version %s, before it %s", version.name, version.version, previous or "none"
     )
     return promotion
 

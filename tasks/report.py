@@ -29,7 +29,7 @@ DATA_FILE, PAGE = "report.json", "report.html"
 SAMPLES = 10
 
 
-@task(name="report", cache_policy=NO_CACHE)
+@task(name="report", task_run_name="report", cache_policy=NO_CACHE)
 def report(
     progress: Progress,
     base: BaseModel,

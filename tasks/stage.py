@@ -87,7 +87,7 @@ def run(
         tracking.log_datasets(progress.client, run_id, datasets or [])
 
         def build(folder: Path) -> Mapping[str, Any]:
-            logger.info("%s: %s", stage.name, store.explain(progress.stages, stage))
+            logger.info(store.explain(progress.stages, stage))
             return {"mlflow_run_id": run_id, **work(folder, run_id)}
 
         output = store.obtain(progress.stages, stage, build)
@@ -96,9 +96,9 @@ def run(
             progress.client.set_tag(run_id, "ratchet.source_run", output.manifest.facts["mlflow_run_id"])
         tracking.log_metrics(progress.client, run_id, summary(output))
         if not output.cached:
-            logger.info("%s: done in %.1f s", stage.name, output.manifest.seconds)
+            logger.info("done in %.1f s", output.manifest.seconds)
             return Completed(message=f"{stage.name} {stage.key}", data=output)
-    message = f"{stage.name}: up to date, nothing to run ({stage.key})"
+    message = f"up to date, nothing to run ({stage.key})"
     logger.info(message)
     return Completed(name="Cached", message=message, data=output)
 
@@ -110,7 +110,7 @@ def launch(
 
     Args:
         progress: the progression that the stage belongs to.
-        name: of the stage, for its lines in the log and its files.
+        name: of the stage, for its files.
         module: the process is `python -m MODULE SPEC`.
         spec: what the process is told.
         folder: where the process writes its output.
@@ -132,7 +132,7 @@ def launch(
             module,
             spec_file,
             log=log,
-            on_line=lambda line: logger.info("%s: %s", name, line),
+            on_line=logger.info,
             on_tick=history.forward,
             timeout=timeout,
         )

@@ -57,13 +57,13 @@ def check(config: Configuration, base: BaseModel, planned: list[store.Stage], da
     stage.check(config, "tasks.training.check", spec)
 
 
-@task(name="sft", cache_policy=NO_CACHE)
+@task(name="sft", task_run_name="sft", cache_policy=NO_CACHE)
 def sft(progress: Progress, planned: store.Stage, base: BaseModel, prepared: store.Output) -> State[store.Output]:
     """Warm up: supervised fine-tuning of the base model on the training rows that have a solution."""
     return _train(progress, planned, "sft", base.path, base.revision, prepared)
 
 
-@task(name="grpo", cache_policy=NO_CACHE)
+@task(name="grpo", task_run_name="grpo", cache_policy=NO_CACHE)
 def grpo(progress: Progress, planned: store.Stage, parent: store.Output, prepared: store.Output) -> State[store.Output]:
     """Climb: GRPO of the SFT model on the training rows that can be verified."""
     return _train(progress, planned, "grpo", str(parent.folder / "model"), None, prepared)
