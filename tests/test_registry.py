@@ -12,16 +12,6 @@ BASE = Path(__file__).resolve().parents[1] / "data" / "base"
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("workspace")
-
-
-@pytest.fixture(scope="module")
-def client(workspace: Path) -> MlflowClient:
-    return tracking.connect(workspace)
-
-
-@pytest.fixture(scope="module")
 def versions(client: MlflowClient, workspace: Path) -> list[registry.Version]:
     """Two versions of one model, as two progressions would register them."""
     experiment = tracking.experiment_id(client, "sums", workspace)

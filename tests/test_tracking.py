@@ -12,16 +12,6 @@ from tasks.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("workspace")
-
-
-@pytest.fixture(scope="module")
-def client(workspace: Path) -> MlflowClient:
-    return tracking.connect(workspace)
-
-
-@pytest.fixture(scope="module")
 def experiment(client: MlflowClient, workspace: Path) -> str:
     return tracking.experiment_id(client, "sums", workspace)
 
