@@ -1,5 +1,6 @@
 """The `ratchet` command: parses, calls a flow, prints. Results go to stdout, logs and errors to stderr."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,27 +54,30 @@ def run(
     config = _configure(project, recipe, overrides)
     if json_file and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: there is no folder {json_file.parent}")
-    from flows import plan as planning
-
-    plan = planning.make(config)
     if dry_run:
+        from flows import plan as planning
         from flows import show
 
-        show.plan(config, planning.rows(config, plan))
+        show.plan(config, planning.rows(config, planning.make(config)))
         return
+    # A polite kill ends the run as Ctrl-C does: stages stopped, every MLflow run with its true status.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     from flows import server
+
+    wait = server.start(config.workspace)
+    # What the run needs anyway is imported while the server starts, and mistakes that are cheap to see are seen now.
+    import matplotlib.figure  # noqa: F401
+
+    from flows import plan as planning
+    from flows import show
     from flows.environment import log_mistakes_briefly
+    from flows.progression import progression
+    from tasks import tracking
 
-    with server.starting():
-        # What the run needs anyway, imported while there is nothing else to do.
-        import matplotlib.figure  # noqa: F401
-
-        from flows import show
-        from flows.progression import progression
-        from tasks import tracking
-
-        tracking.connect(config.workspace)
+    planning.make(config)
+    planning.champion(config, tracking.connect(config.workspace))
     log_mistakes_briefly()
+    wait()
     result = progression(config.root, recipe, overrides)
     if json_file:
         temporary = json_file.with_name(f".{json_file.name}.partial")

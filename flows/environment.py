@@ -44,8 +44,6 @@ def configure(workspace: Path) -> None:
     for name, home in homes.items():
         os.environ.setdefault(name, str(home))
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    # Prefect gives its temporary server twenty seconds, which a busy machine may take.
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 
 
 def log_mistakes_briefly() -> None:

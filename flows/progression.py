@@ -36,7 +36,7 @@ class Result(BaseModel):
     run_id: str
     """Of the progression's run in MLflow."""
     stages: dict[str, StageResult]
-    evaluation: dict[str, dict[str, dict[str, float]]]
+    evaluation: dict[str, dict[str, dict[str, int | float]]]
     """By model and task: `score` in the metric that the gate takes, `n` items, and every metric by its name."""
     verdict: gating.Verdict
     version: str
@@ -64,7 +64,10 @@ def progression(project: Path, recipe: str | None = None, overrides: list[str] |
     client = tracking.connect(config.workspace)
     experiment = tracking.experiment_id(client, config.params.registry.name, config.workspace)
     tags = {tracking.PROGRESSION: "true", "prefect.flow_run_id": str(flow_run.id), **tracking.git_state(config.root)}
-    with tracking.run(client, experiment, flow_run.name or "progression", tags) as run_id:
+    with (
+        tracking.run(client, experiment, flow_run.name or "progression", tags) as run_id,
+        tracking.alive(client, run_id, config.workspace),
+    ):
         progress = Progress(config, client, experiment, run_id)
         tracking.log_configuration(client, run_id, config)
         plan = planning.make(config)

@@ -1,5 +1,6 @@
 """What every stage task does around its own work: find the output or make it, and record it in MLflow."""
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from pydantic import BaseModel
 
 from tasks import store, tracking
 from tasks.config import Configuration
-from tasks.config.load import PARAMS
 from tasks.errors import UserError
 from tasks.launcher import Launcher
 from tasks.launcher import launch as launch_here
@@ -87,7 +87,8 @@ def run(
         tracking.log_datasets(progress.client, run_id, datasets or [])
 
         def build(folder: Path) -> Mapping[str, Any]:
-            logger.info(store.explain(progress.stages, stage))
+            why = store.explain(progress.stages, stage)
+            logger.info("damaged: a file has other bytes than it was made with" if why == store.UP_TO_DATE else why)
             return {"mlflow_run_id": run_id, **work(folder, run_id)}
 
         output = store.obtain(progress.stages, stage, build)
@@ -162,4 +163,12 @@ def check(config: Configuration, module: str, spec: Callable[[Path], BaseModel])
                 timeout=CHECK_TIMEOUT,
             )
         except UserError as error:
-            raise UserError(f"{config.root / PARAMS}: {error}") from None
+            raise UserError("\n".join(_placed(config, line) for line in str(error).splitlines())) from None
+
+
+def _placed(config: Configuration, message: str) -> str:
+    """A message that begins with a key, or names an argument of one, with the place where that was given."""
+    key = re.match(r"[a-z_]+(\.\w+)*", message)
+    argument = re.search(r"has no argument '(\w+)'", message)
+    path = [*(key[0].split(".") if key else []), *([argument[1]] if argument else [])]
+    return f"{config.place(*path)}: {message}"

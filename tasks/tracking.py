@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
+
 from tasks.config import Configuration
 from tasks.errors import UserError
 
@@ -82,9 +84,41 @@ def run(
         client.set_terminated(run_id, "FAILED")
         raise
     except BaseException:
+        client.set_tag(run_id, REASON, "interrupted")
         client.set_terminated(run_id, "KILLED")
         raise
     client.set_terminated(run_id, "FINISHED")
+
+
+@contextmanager
+def alive(client: "MlflowClient", run_id: str, workspace: Path) -> Iterator[None]:
+    """Mark a progression as alive by a lock that its process holds, and close those whose process is gone.
+
+    The operating system releases the lock of a process that dies, however it dies.
+    """
+    locks = workspace / "mlflow" / "alive"
+    locks.mkdir(exist_ok=True)
+    with FileLock(locks / run_id):
+        for file in locks.iterdir():
+            if file.name != run_id:
+                _close_if_abandoned(client, file)
+        yield
+    (locks / run_id).unlink(missing_ok=True)
+
+
+def _close_if_abandoned(client: "MlflowClient", file: Path) -> None:
+    lock = FileLock(file, timeout=0)
+    try:
+        with lock:
+            parent = client.get_run(file.name)
+            children = client.search_runs([parent.info.experiment_id], f"tags.`{PARENT}` = '{file.name}'")
+            for each in (*children, parent):
+                if each.info.status == "RUNNING":
+                    client.set_tag(each.info.run_id, REASON, "its process is gone")
+                    client.set_terminated(each.info.run_id, "KILLED")
+            file.unlink(missing_ok=True)
+    except Timeout:
+        pass
 
 
 def log_params(client: "MlflowClient", run_id: str, params: Mapping[str, Any]) -> None:
@@ -169,6 +203,8 @@ def find_run(client: "MlflowClient", prefix: str) -> "Run":
     found = runs if prefix == "latest" else [run for run in runs if run.info.run_id.startswith(prefix)]
     if len(found) == 1:
         return found[0]
+    if not runs:
+        raise UserError("no progression has run in this workspace yet: `ratchet run` starts one")
     problem = "no progression" if not found else f"{len(found)} progressions"
     raise UserError(f"{problem} with a run id that starts with {prefix!r}: `ratchet status` lists them")
 

@@ -1,7 +1,10 @@
 """Runs in a real MLflow on sqlite: nested, with true statuses, curves and dataset versions."""
 
 import json
+import multiprocessing
 import subprocess
+import time
+from multiprocessing import Queue
 from pathlib import Path
 
 import pytest
@@ -47,7 +50,9 @@ def test_a_run_that_ends_badly_says_so(
     with pytest.raises(type(error)), tracking.run(client, experiment, "sft", {}) as run_id:
         raise error
     assert status(client, run_id) == expected
-    assert client.get_run(run_id).data.tags.get(tracking.REASON) == ("out of luck" if expected == "FAILED" else None)
+    assert client.get_run(run_id).data.tags.get(tracking.REASON) == (
+        "out of luck" if expected == "FAILED" else "interrupted"
+    )
 
 
 def test_nested_parameters_are_logged_under_dotted_names(client: MlflowClient, experiment: str) -> None:
@@ -98,6 +103,36 @@ def test_progressions_are_found_by_the_start_of_their_id(client: MlflowClient, e
         tracking.find_run(client, "zzz")
     with pytest.raises(UserError, match=r"\d progressions"):
         tracking.find_run(client, "")
+
+
+def hold(workspace: Path, experiment: str, started: "Queue[str]") -> None:
+    client = tracking.connect(workspace)
+    with (
+        tracking.run(client, experiment, "progression", {}) as parent,
+        tracking.alive(client, parent, workspace),
+        tracking.run(client, experiment, "grpo", {}, parent) as child,
+    ):
+        started.put(f"{parent} {child}")
+        time.sleep(60)
+
+
+def test_the_runs_of_a_killed_process_are_closed_by_the_next_one_and_those_of_a_living_one_are_not(
+    client: MlflowClient, experiment: str, workspace: Path
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    started: Queue[str] = context.Queue()
+    processes = [context.Process(target=hold, args=(workspace, experiment, started)) for _ in range(2)]
+    held = []
+    for process in processes:
+        process.start()
+        held.append(started.get(timeout=60).split())
+    processes[0].kill()
+    processes[0].join()
+    with tracking.run(client, experiment, "progression", {}) as run_id, tracking.alive(client, run_id, workspace):
+        assert [status(client, each) for each in held[0]] == ["KILLED", "KILLED"]
+        assert [status(client, each) for each in held[1]] == ["RUNNING", "RUNNING"]
+    processes[1].kill()
+    processes[1].join()
 
 
 def test_the_git_state_is_commit_and_whether_it_was_changed(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Score files: JSON lines of `{"id": ..., "score": ...}`, one per item; an evaluation's records are such files too."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from tasks.errors import UserError
 from tasks.gating.rules import Records, decide
 from tasks.gating.verdict import Verdict
 
+LARGEST = 1e100
 ROW = '{"id": "42", "score": 1}'
 
 
@@ -84,15 +84,12 @@ def _row(content: str, metric: str | None, place: str) -> tuple[str, float]:
             raise UserError(f"{place}: score: holds {', '.join(map(str, score)) or 'no metric'}; {wanted}")
         score = score[metric]
     if not isinstance(score, int | float) or not _finite(score):
-        raise UserError(f"{place}: score: {_shown(score)} is no finite number, nor true or false")
+        raise UserError(f"{place}: score: {_shown(score)} is no finite number of at most 1e100, nor true or false")
     return str(item), float(score)
 
 
 def _finite(score: float) -> bool:
-    try:
-        return math.isfinite(score)
-    except OverflowError:  # a whole number beyond what a float holds
-        return False
+    return -LARGEST <= score <= LARGEST  # NaN is neither, and sums of such scores stay finite
 
 
 def _shown(value: Any) -> str:

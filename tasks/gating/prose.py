@@ -6,9 +6,9 @@ from tasks.gating.verdict import Decision, Outcome, Role, Verdict
 from tasks.stats import PairedComparison
 
 HEADLINES = {
-    Decision.promote: "**Promote.** The candidate is better than what it was compared with, and every guard holds.",
+    Decision.promote: "**Promote.** The candidate is better than what it was compared with, by every rule.",
     Decision.inconclusive: "**Inconclusive.** The items at hand do not settle it; production stays as it is.",
-    Decision.hold: "**Hold.** The candidate is not worth a promotion; production stays as it is.",
+    Decision.hold: "**Hold.** There is nothing to promote; production stays as it is.",
     Decision.blocked: "**Blocked.** A guarded task fell by more than its margin; production stays as it is.",
 }
 

@@ -41,7 +41,7 @@ def run(spec_type: type[SpecType], work: Callable[[SpecType], None]) -> NoReturn
     # Nothing that a user could mend: the libraries' use of what they deprecate in each other, a default for GPUs alone.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true", category=UserWarning)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     try:
         work(read_spec(spec_type, sys.argv[1:]))
     except UserError as error:
@@ -79,7 +79,12 @@ def make_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent() -> None:
+    """End this process, with all processes of its own group, as soon as its parent is gone."""
+    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     if os.getpgrp() == os.getpid():

@@ -3,8 +3,8 @@
 from tasks.reporting.report import Promotion, Report
 
 DECISIONS = {
-    "promote": ("Promote", "The candidate is better, and every guard holds."),
-    "hold": ("Hold", "Production stays as it is: the candidate is not worth a promotion."),
+    "promote": ("Promote", "The candidate is better, by every rule."),
+    "hold": ("Hold", "Production stays as it is: there is nothing to promote."),
     "inconclusive": ("Inconclusive", "Production stays as it is: the items at hand do not settle it."),
     "blocked": ("Blocked", "Production stays as it is: a guarded task fell by more than its margin."),
 }
