@@ -76,9 +76,11 @@ def champion(config: Configuration, client: "MlflowClient") -> registry.Version 
     return registry.champion(client, config.params.registry.name)
 
 
-def is_champion(candidate: store.Manifest | None, current: registry.Version | None) -> bool:
-    """Whether a trained candidate is, byte for byte, the model in production."""
-    return candidate is not None and current is not None and candidate.model_digest() == current.model_digest
+def challenged(config: Configuration, plan: Plan, current: registry.Version | None) -> registry.Version | None:
+    """The champion that the candidate has to beat; none where the candidate is, byte for byte, the champion."""
+    candidate = store.peek(stage.stages_folder(config), plan.candidate)
+    same = candidate is not None and current is not None and candidate.model_digest() == current.model_digest
+    return None if same else current
 
 
 def rows(config: Configuration, plan: Plan) -> list[Row]:
@@ -89,8 +91,7 @@ def rows(config: Configuration, plan: Plan) -> list[Row]:
     """
     stages = stage.stages_folder(config)
     current = champion(config, tracking.connect(config.workspace)) if tracking.exists(config.workspace) else None
-    challenged = None if is_champion(store.peek(stages, plan.candidate), current) else current
-    evaluation = plan.evaluate(config, challenged)
+    evaluation = plan.evaluate(config, challenged(config, plan, current))
     check(config, plan, evaluation, prepare.dataset(store.output_folder(stages, plan.prepare)))
     planned = [plan.prepare, plan.sft, plan.grpo, evaluation]
     whys = [store.explain(stages, each) for each in planned]

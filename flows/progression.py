@@ -75,12 +75,13 @@ def progression(project: Path, recipe: str | None = None, overrides: list[str] |
         prepared = prepare(progress, plan.prepare).result()
         tracking.log_datasets(client, run_id, dataset_versions(config, plan.prepare, prepared))
         champion = planning.champion(config, client)
-        planning.check(config, plan, plan.evaluate(config, champion), dataset(prepared.folder))
+        expected = plan.evaluate(config, planning.challenged(config, plan, champion))
+        planning.check(config, plan, expected, dataset(prepared.folder))
         warm = sft(progress, plan.sft, plan.base, prepared).result()
         climbed = grpo(progress, plan.grpo, warm, prepared).result()
 
-        unchanged = planning.is_champion(climbed.manifest, champion)
-        challenged = None if unchanged else champion
+        challenged = planning.challenged(config, plan, champion)
+        unchanged = champion is not None and challenged is None
         trained = {"sft": warm, "grpo": climbed}
         folder = registry.model_folder(client, challenged) if challenged else None
         evaluation = evaluate(
