@@ -15,6 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from tasks.errors import UserError
 from tasks.evaluation.spec import EvaluatedModel
 from tasks.evaluation.tasks import without_bars
+from tasks.problems import read_split
+from tasks.processes import contract
 
 
 def load_tokenizer(name: str, model: EvaluatedModel) -> PreTrainedTokenizerBase:
@@ -39,6 +41,19 @@ def load_tokenizer(name: str, model: EvaluatedModel) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def check_contract(name: str, model: EvaluatedModel, tokenizer: PreTrainedTokenizerBase, data: Path) -> None:
+    """Raise UserError unless the model is the one that its contract tells of, and the prepared data are those."""
+    if model.contract is None:
+        return
+    try:
+        generation = transformers.GenerationConfig.from_pretrained(model.path)
+    except OSError as error:
+        raise UserError(f"model {name}: {model.path} has no generation_config.json: {error}") from error
+    ends = contract.configured_ends(generation, tokenizer)
+    prompts = [row.messages for row in read_split(data, "train")]
+    contract.check_parent(contract.state(tokenizer, ends, prompts, data), model.contract)
+
+
 def prompts(tokenizer: PreTrainedTokenizerBase, task: Task, limit: int | None, seed: int) -> list[tuple[int, str]]:
     """What a model with this tokenizer is asked: the item's place in the dataset, and the prompt, of each request."""
     _build_requests(tokenizer, task, limit, seed)
@@ -61,6 +76,8 @@ def load_model(name: str, model: EvaluatedModel, tokenizer: PreTrainedTokenizerB
             batch_size=batch_size,
             trust_remote_code=model.trust_remote_code,
             use_safetensors=True,
+            # A chat template writes all special tokens itself, and a beginning would be there twice.
+            add_bos_token=False if tokenizer.chat_template else None,
         )
     except OSError as error:
         raise UserError(f"model {name}: {model.path} cannot be loaded: {error}") from error
@@ -79,21 +96,35 @@ def answer(lm: HFLM, task: Task, limit: int | None, seed: int) -> tuple[dict[str
     model's context together with what is to be generated: lm-eval would cut off its beginning with a mere warning.
     """
     name = task.config.task
-    prompting = _build_requests(lm.tokenizer, task, limit, seed)
+    prompting, conversations = _build_requests(lm.tokenizer, task, limit, seed)
     _check_lengths(lm, task)
+    _check_ids(lm, task, conversations)
     task.set_fewshot_seed(seed=seed)
     found = evaluate(lm, {"tasks": {name: task}}, **prompting, bootstrap_iters=0, log_samples=True)
     return found["results"][name], found["samples"][name]
 
 
-def _build_requests(tokenizer: PreTrainedTokenizerBase, task: Task, limit: int | None, seed: int) -> dict[str, Any]:
-    """Put the task's requests to a model with this tokenizer into the task; returns how, for lm-eval's `evaluate`."""
+def _build_requests(
+    tokenizer: PreTrainedTokenizerBase, task: Task, limit: int | None, seed: int
+) -> tuple[dict[str, Any], dict[str, contract.Messages]]:
+    """Put the task's requests to a model with this tokenizer into the task.
+
+    Returns how, for lm-eval's `evaluate`, and of each rendered prompt that ends where an answer begins, the messages.
+    """
+    conversations: dict[str, contract.Messages] = {}
+
+    def in_chat_template(messages: contract.Messages, add_generation_prompt: bool = True) -> str:
+        text = _in_chat_template(tokenizer, messages, add_generation_prompt)
+        if add_generation_prompt:
+            conversations[text] = messages
+        return text
+
     chat = bool(tokenizer.chat_template)
     prompting = {"limit": limit, "apply_chat_template": chat, "fewshot_as_multiturn": True}
     transformers.set_seed(seed)
     task.set_fewshot_seed(seed=seed)
-    task.build_all_requests(**prompting, chat_template=partial(_in_chat_template, tokenizer) if chat else None)
-    return prompting
+    task.build_all_requests(**prompting, chat_template=in_chat_template if chat else None)
+    return prompting, conversations
 
 
 def _in_chat_template(
@@ -129,3 +160,17 @@ def _check_lengths(lm: HFLM, task: Task) -> None:
                 f"task {task.config.task}, item {instance.doc_id}: the prompt's {length} tokens and {room} for the "
                 f"answer do not fit into the model's context of {lm.max_length}; shorten the item or max_gen_toks"
             )
+
+
+def _check_ids(lm: HFLM, task: Task, conversations: dict[str, contract.Messages]) -> None:
+    """Raise UserError unless HFLM makes of prompts in the chat template what training makes of them."""
+    texts = [text for text in dict.fromkeys(instance.args[0] for instance in task.instances) if text in conversations]
+    texts = texts[: contract.PROMPTS]
+    if not texts:
+        return
+    ids, mask = lm.tok_batch_encode(texts)
+    batched = [row[real.bool()].tolist() for row, real in zip(ids, mask, strict=True)]
+    for found in (batched, [lm.tok_encode(text) for text in texts]):
+        contract.check_same_ids(
+            lm.tokenizer, [conversations[text] for text in texts], found, f"task {task.config.task}"
+        )

@@ -45,6 +45,8 @@ def _evaluate(spec: EvaluationSpec, tasks: dict[str, "Task"]) -> None:
     from tasks.evaluation.tasks import settings
 
     tokenizers = {name: harness.load_tokenizer(name, model) for name, model in spec.models.items()}
+    for name, model in spec.models.items():
+        harness.check_contract(name, model, tokenizers[name], spec.data)
     own_prompt = {name for name, model in spec.models.items() if model.own_prompt}
     for task_name, task in tasks.items():
         prompts = {

@@ -17,6 +17,8 @@ class EvaluatedModel(Section):
     """Branch, tag or commit of a Hugging Face model id."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     trust_remote_code: bool = False
+    contract: Path | None = None
+    """The `contract.json` of the stage that made the model; None for one that was not trained on the spec's data."""
     chat_template_from: str | None = None
     """A folder whose chat template this model is asked in, if it has none of its own."""
     own_prompt: bool = False

@@ -1,22 +1,15 @@
-"""Saving what was trained as a model that stands alone."""
+"""Saving what was trained as a model that stands alone, and what it reads meanwhile."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from tasks.errors import UserError
-
-
-def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids that end a completion: those of the generation configuration and the tokenizer's own."""
-    ends = model.generation_config.eos_token_id
-    ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ids:
-        ids.append(tokenizer.eos_token_id)
-    return ids
+from tasks.processes.contract import end_tokens
 
 
 def merged(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> PreTrainedModel:
@@ -61,3 +54,30 @@ def save(trainer: Any, folder: Path, dtype: torch.dtype) -> None:
     model.config.use_cache = True
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def as_saved(tokenizer: PreTrainedTokenizerBase, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """The tokenizer as later stages will load it.
+
+    Saving can change it: a word of the vocabulary that was made the end of a turn is split off from any text then.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+
+
+def trainer_prompt_ids(trainer: Any, prompts: list[list[dict[str, str]]]) -> list[list[int]]:
+    """The ids that a `trl.GRPOTrainer` samples from for each conversation (`tasks.processes.contract.check_same_ids`).
+
+    The call is the one that TRL 1.16 makes for conversations without tools (`GRPOTrainer._tokenize_prompts`), with the
+    trainer's own template and `chat_template_kwargs`.
+    """
+    ids: list[list[int]] = trainer.processing_class.apply_chat_template(
+        conversation=prompts,
+        chat_template=trainer.chat_template,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        **trainer.chat_template_kwargs,
+    )["input_ids"]
+    return ids

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from tasks.errors import UserError
 from tasks.problems import Problem, read_split
+from tasks.processes import contract
 from tasks.processes.entry import make_deterministic, run
 from tasks.training.spec import TrainingSpec
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
     from trl import SFTConfig, SFTTrainer
 
 SHOWN = {"loss": "loss", "accuracy": "mean_token_accuracy", "lr": "learning_rate"}
@@ -26,6 +28,8 @@ def train(spec: TrainingSpec) -> None:
     from trl import SFTTrainer
 
     from tasks.training.arguments import load_tokenizer, lora_config, rejections
+    from tasks.training.history import History
+    from tasks.training.model import as_saved
     from tasks.training.stage import train_and_save
 
     make_deterministic()
@@ -41,7 +45,13 @@ def train(spec: TrainingSpec) -> None:
         )
     check_lengths(trainer, rows)
     check_labels(trainer, len(rows))
-    train_and_save(trainer, spec, plan(config, len(rows)), SHOWN, len(rows))
+    saved = as_saved(trainer.processing_class, spec.trust_remote_code)
+    check_prompts(trainer, saved, rows)
+    prompts = [row.messages for row in read_split(spec.data, "train")]
+    stated = contract.state(saved, contract.end_tokens(trainer.model, saved), prompts, spec.data)
+    contract.check_parent(stated, spec.parent_contract)
+    contract.write(stated, spec.output)
+    train_and_save(trainer, spec, History(spec.output / "history.jsonl", plan(config, len(rows)), SHOWN), len(rows))
 
 
 def arguments(spec: TrainingSpec) -> "SFTConfig":
@@ -90,14 +100,13 @@ def check_lengths(trainer: "SFTTrainer", rows: list[Problem]) -> None:
 
 def check_labels(trainer: "SFTTrainer", rows: int) -> None:
     """Raise UserError unless every row is trained on, and taught to end: a model that never learnt to stop, rambles."""
-    from tasks.training.model import end_tokens
-
     labels = trainer.train_dataset["labels"]
     if not trainer.args.packing:
         trained = sum(any(label != -100 for label in row) for row in labels)
         if trained < rows:
             raise UserError(f"sft: {rows - trained} of {rows} rows have no token to train on; check their `solution`")
-    tokenizer, ends = trainer.processing_class, end_tokens(trainer.model, trainer.processing_class)
+    tokenizer = trainer.processing_class
+    ends = contract.end_tokens(trainer.model, tokenizer)
     taught = sum(label in ends for row in labels for label in row)
     if taught < rows:
         last = tokenizer.decode([label for label in labels[0] if label != -100][-3:])
@@ -106,6 +115,41 @@ def check_labels(trainer: "SFTTrainer", rows: int) -> None:
             f"sft: the model would not learn to stop: it ends at {stops}, but the chat template closes an answer with"
             f" {last!r}; set sft.trainer.eos_token to the token that ends a turn in the template"
         )
+
+
+def check_prompts(trainer: "SFTTrainer", saved: "PreTrainedTokenizerBase", rows: list[Problem]) -> None:
+    """Raise UserError unless the model learns to answer what it will be asked: the prompt with the answer's opening.
+
+    `saved` is the tokenizer that later stages will have: the ids of the first rows, up to where the loss begins, must
+    be those that it gives for the prompt alone. Rows that are packed into one have no beginning that could be told, so
+    of them the template alone is looked at.
+    """
+    if "strftime_now" in saved.get_chat_template():
+        raise UserError(
+            "sft: the chat template writes today's date into prompts (strftime_now), so no later stage would read those"
+            " that were trained on; write a fixed date into a copy of it, named in sft.trainer.chat_template_path"
+        )
+    for row in rows[: contract.PROMPTS]:
+        chat = conversation(row)
+        (opened,) = contract.prompt_ids(saved, [chat["prompt"]])
+        whole = saved.apply_chat_template([*chat["prompt"], *chat["completion"]], return_dict=True)["input_ids"]
+        if difference := contract.first_difference(saved, opened, whole[: len(opened)]):
+            raise UserError(
+                "sft: the chat template begins an answer that is given otherwise than one that is asked for, so the"
+                f" model would not be asked what it has learnt to answer; in row {row.id}, {difference}; name in"
+                " sft.trainer.chat_template_path a template whose generation prompt is how an answer begins"
+            )
+    if trainer.args.packing:
+        return
+    first = trainer.train_dataset[: contract.PROMPTS]
+    found = first["input_ids"]
+    if trainer.completion_only_loss and not trainer.args.assistant_only_loss:
+        masked = ([label == -100 for label in labels].index(False) for labels in first["labels"])
+        found = [ids[:length] for ids, length in zip(found, masked, strict=True)]
+    else:
+        lengths = map(len, contract.prompt_ids(saved, first["prompt"]))
+        found = [ids[:length] for ids, length in zip(found, lengths, strict=True)]
+    contract.check_same_ids(saved, first["prompt"], found, "sft")
 
 
 if __name__ == "__main__":
