@@ -7,7 +7,7 @@ their documentation is the reference; `tasks.training.check` checks them against
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -88,11 +88,126 @@ class SFT(Training):
     """Supervised fine-tuning on rows with a solution (`trl.SFTConfig`)."""
 
 
+class Probe(Section):
+    """What the policy can do before it is trained further: samples of dev and train prompts, verified.
+
+    It samples as GRPO will: temperature, length and the like are those of `grpo.trainer`.
+    """
+
+    samples: Annotated[int, Field(ge=2)] = 8
+    """Completions of each prompt; the k of pass@k."""
+    dev_prompts: Annotated[int, Field(ge=1)] = 256
+    """Prompts of the dev split, at most: the decision rests on them."""
+    train_prompts: Annotated[int, Field(ge=0)] = 512
+    """Prompts of the train split, at most: DPO's pairs are made of them, and GRPO's difficulty filter knows them."""
+    batch_size: Annotated[int, Field(ge=1)] = 256
+    """Completions generated at a time."""
+    decision: Literal["auto", "climb", "stop"] = "auto"
+    """Whether GRPO runs: as the figures say, always, or never."""
+    no_signal: Share = 0.05
+    """No signal when pass@k is above what guessing gets by no more than this."""
+    ceiling: Share = 0.95
+    """No headroom when pass@1 is at or above this."""
+    headroom: Share = 0.03
+    """No headroom when pass@k is above pass@1 by less than this."""
+    timeout: Annotated[float, Field(gt=0)] = 86400.0
+    """Seconds after which the probe is stopped as failed."""
+
+
+class Alarm(Section):
+    """When a figure of a training stage is out of health, and what then."""
+
+    threshold: float
+    """The figure's limit; which figure, and on which side of it trouble lies, is in `tasks.training.health`."""
+    patience: Annotated[int, Field(ge=1)] = 1
+    """Logs in a row that it must be exceeded."""
+    action: Literal["off", "warn", "stop"] = "warn"
+    """`stop` ends the stage with the last good checkpoint, and the gate does not promote it."""
+
+
+def _over(defaults: dict[str, dict[str, Any]]) -> BeforeValidator:
+    """Lay what is given of some alarms over the defaults of all; an alarm that is not among them is refused."""
+
+    def merge(given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if unknown := sorted(map(str, given.keys() - defaults.keys())):
+            raise ValueError(f"there is no alarm {unknown[0]!r}; there are: {', '.join(defaults)}")
+        over = {name: value if isinstance(value, dict) else {} for name, value in given.items()}
+        return {name: {**default, **over.get(name, {})} for name, default in defaults.items()}
+
+    return BeforeValidator(merge)
+
+
+GRPO_ALARMS: dict[str, dict[str, Any]] = {
+    "not_a_number": {"threshold": 0, "patience": 1, "action": "stop"},
+    "reward_collapse": {"threshold": 0.5, "patience": 3, "action": "stop"},
+    "reward_hacking": {"threshold": 0.2, "patience": 3, "action": "stop"},
+    "infrastructure": {"threshold": 0.02, "patience": 1, "action": "stop"},
+    "kl": {"threshold": 2.0, "patience": 3, "action": "stop"},
+    "zero_variance": {"threshold": 0.8, "patience": 10, "action": "warn"},
+    "truncated": {"threshold": 0.3, "patience": 10, "action": "warn"},
+    "entropy_collapse": {"threshold": 0.01, "patience": 10, "action": "warn"},
+    "clip_ratio": {"threshold": 0.1, "patience": 10, "action": "warn"},
+    "reward_jump": {"threshold": 0.5, "patience": 1, "action": "warn"},
+    "length_explosion": {"threshold": 4.0, "patience": 3, "action": "warn"},
+}
+DPO_ALARMS: dict[str, dict[str, Any]] = {
+    "not_a_number": {"threshold": 0, "patience": 1, "action": "stop"},
+    "chosen_reward": {"threshold": -0.5, "patience": 3, "action": "warn"},
+}
+
+
+class DPO(Training):
+    """Direct preference optimisation on pairs of a right and a wrong answer (`trl.DPOConfig`)."""
+
+    enabled: Literal["auto", True, False] = "auto"
+    """Whether it runs. `auto`: when the data has pairs (`chosen`, `rejected`), or when the probe finds a signal too thin
+    for GRPO, for then most groups would be without spread."""
+    thin_signal: Share = 0.8
+    """With `auto`: the expected share of groups without spread from which DPO goes first."""
+    pairs_per_prompt: Annotated[int, Field(ge=1)] = 2
+    """Pairs made of one prompt's samples, at most."""
+    health: Annotated[dict[str, Alarm], _over(DPO_ALARMS)] = Field(default_factory=dict, validate_default=True)
+    """Alarms by name; what is not given stays at its default."""
+
+
+class Selection(Section):
+    """Which checkpoint a GRPO run ends with: the best by verified greedy accuracy on the dev split."""
+
+    eval_steps: Annotated[int, Field(ge=1)] = 10
+    """Steps between two measurements."""
+    prompts: Annotated[int, Field(ge=1)] = 256
+    """Prompts of the dev split, at most."""
+    early_stopping_patience: Annotated[int, Field(ge=1)] = 3
+    """Measurements in a row without a better one after which training ends."""
+
+
+class Difficulty(Section):
+    """Which prompts GRPO trains on: those that the policy solves sometimes, by the probe's samples."""
+
+    min_pass_rate: Share = 0.0
+    """Prompts with this pass rate or a lower one are set aside as too hard."""
+    max_pass_rate: Share = 1.0
+    """Prompts with this pass rate or a higher one are set aside as solved."""
+    reprobe_steps: Annotated[int, Field(ge=1)] | None = None
+    """Steps after which all prompts that were probed are probed again; null never does."""
+
+
 class GRPO(Training):
     """Group relative policy optimisation on rows with something to verify (`trl.GRPOConfig`)."""
 
     samples_per_step: Annotated[int, Field(ge=0)] = 8
     """Completions kept with their scores at each step, for people to read."""
+    reward: Path | None = None
+    """A Python file of the project with `reward(completion: str, problem: Problem) -> float`, trained on in place of the
+    rows' verifiers. The verifiers then stand beside it as the independent judge."""
+    difficulty: Difficulty | Literal[False] = Difficulty()
+    """The filter of prompts; false trains on all."""
+    selection: Selection | Literal[False] = Selection()
+    """The choice of the checkpoint; false takes the last one."""
+    health: Annotated[dict[str, Alarm], _over(GRPO_ALARMS)] = Field(default_factory=dict, validate_default=True)
+    """Alarms by name; what is not given stays at its default."""
 
 
 class Evaluation(Section):
@@ -170,6 +285,8 @@ class Params(Section):
     model: Model
     data: Data
     sft: SFT = SFT()
+    probe: Probe = Probe()
+    dpo: DPO = DPO()
     grpo: GRPO = GRPO()
     evaluation: Evaluation
     gate: Gate
