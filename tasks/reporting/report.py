@@ -1,26 +1,13 @@
 """What a report shows: data that a run leaves as JSON, and from which its page can be made again."""
 
-import math
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field, model_validator
 
 from tasks.gating.verdict import Verdict
-
-
-class Section(BaseModel):
-    """A frozen part of the report that takes no key it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-def _finite(value: Any) -> Any:
-    """A logged value that is no finite number, as a KL of NaN, is a gap in its curve."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-Value = Annotated[float | None, BeforeValidator(_finite)]
+from tasks.reporting.method import Alarm, Checkpoint, Control, Difficulty, Preference, Probe, Skipped, Watch
+from tasks.reporting.section import Section, Value
 
 
 class Promotion(Section):
@@ -124,12 +111,34 @@ class Report(Section):
     run_id: str
     started: datetime
     seconds: float
-    candidate: str
-    """The name of the model that the verdict is about, as the climb has it."""
+    candidate: str | None
+    """The name of the model that the verdict is about, as the climb has it; None if the climb ended without one."""
     verdict: Verdict
     promotion: Promotion | None = None
     climb: list[Climb]
-    curves: list[Curves] = []
-    stages: list[Stage] = []
+    probes: list[Probe] = Field(default_factory=list)
+    """In the order in which they were made."""
+    preference: Preference | Skipped | None = None
+    difficulty: Difficulty | None = None
+    checkpoint: Checkpoint | None = None
+    alarms: list[Alarm] | None = None
+    """What the training stages raised; None if none of them was watched."""
+    health: list[Watch] = Field(default_factory=list)
+    control: Control | None = None
+    curves: list[Curves] = Field(default_factory=list)
+    stages: list[Stage] = Field(default_factory=list)
     samples: Samples | None = None
     lineage: Lineage
+
+    @model_validator(mode="after")
+    def without_a_candidate_nothing_is_compared(self) -> "Report":
+        if self.candidate is None and (self.promotion or self.samples or self.verdict.comparisons):
+            raise ValueError("without a candidate there is no promotion, no comparison and no sample")
+        return self
+
+    @property
+    def summit(self) -> str:
+        """The model that the climb ended with: the candidate, or the model from which GRPO was not worth it."""
+        if self.candidate is not None:
+            return self.candidate
+        return "dpo" if isinstance(self.preference, Preference) and self.preference.kept else "sft"

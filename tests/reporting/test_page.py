@@ -1,114 +1,17 @@
-import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import pytest
 from pydantic import ValidationError
 
-from tasks.config.schema import Gate, Guard, Primary
-from tasks.gating import decide
-from tasks.reporting import Report, changed_items, render
-from tasks.stats import mean_interval
+from tasks.reporting import Report, render
 
-VOID = {"meta", "link", "br"}
-EVIL = '<script>alert("x")</script> & \'" {{ 7 * 7 }} </pre><!-- $x_1$'
+NOTHING_COMPARED = {"decision": "hold", "reasons": ["No signal: probed."], "comparisons": [], "confidence": 0.95}
 
 
-class Page(HTMLParser):
-    """The tags of a page, checked to be nested as they should; visible text by enclosing tag."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.open, self.tags, self.text = [], [], []
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
-            self.text.append(data)
-
-    @property
-    def visible(self):
-        return " ".join(" ".join(self.text).split())
-
-
-def models(wins, losses, n=400):
-    before = {str(i): float(wins <= i < wins + losses) for i in range(n)}
-    return before, {str(i): float(i < wins) for i in range(n)}
-
-
-def rows(scores, completion):
-    return [
-        {"id": i, "question": f"{i}+1", "target": EVIL, "completion": f"{completion}{i}", "score": {"acc": s}}
-        for i, s in scores.items()
-    ]
-
-
-def rung(model, scores):
-    low, high = mean_interval(list(scores.values()))
-    return {"model": model, "score": sum(scores.values()) / len(scores), "n": len(scores), "low": low, "high": high}
-
-
-def make(wins=300, losses=8, **changes):
-    sft, grpo = models(wins, losses)
-    key, side = ("chains", "acc"), ("short", "acc")
-    rules = Gate(primary=Primary(task="chains"), guards=[Guard(task="short")])
-    verdict = decide({key: grpo, side: sft}, {"sft": {key: sft, side: sft}}, rules)
-    steps = range(1, 21)
-    content = {
-        "name": "arithmetic",
-        "run_id": "run-7",
-        "started": "2031-02-03T04:05:00+00:00",
-        "seconds": 71.4,
-        "candidate": "grpo",
-        "verdict": json.loads(verdict.model_dump_json()),
-        "climb": [{"task": "chains", "metric": "acc", "rungs": [rung("sft", sft), rung("grpo", grpo)]}],
-        "curves": [
-            {"stage": "sft", "series": {"loss": [(s, 2 / s) for s in steps]}},
-            {
-                "stage": "grpo",
-                "series": {
-                    "reward": [(s, s / 20) for s in steps],
-                    "reward_std": [(s, 0.1) for s in steps],
-                    "completions/mean_length": [(s, 10 + s) for s in steps],
-                    "frac_reward_zero_std": [(s, s / 40) for s in steps],
-                    "entropy": [(s, 1 / s) for s in steps],
-                    "kl": [(s, float("nan") if s == 5 else 0.01 * s) for s in steps],
-                    "loss": [(s, 0.0) for s in steps],
-                    "num_tokens": [(s, 100 * s) for s in steps],
-                },
-            },
-        ],
-        "stages": [{"name": "sft", "key": "ab" * 32, "cached": True, "seconds": 3723, "status": "completed"}],
-        "samples": changed_items("sft", "chains", "acc", rows(sft, EVIL), rows(grpo, "fine")),
-        "lineage": {
-            "data": {"data/chains.jsonl": "0cc175b9c0f1b6a831c399e269772661"},
-            "git_commit": "c0ffee",
-            "git_dirty": True,
-            "base_model": "data/base",
-            "seed": 42,
-            "packages": {"trl": "1.16.0"},
-            "params": {"gate": {"confidence": 0.95}, "note": EVIL},
-        },
-    }
-    return Report.model_validate(content | changes)
-
-
-def test_the_page_says_what_the_run_did_in_the_order_a_reader_needs():
-    page = Page(render(make(promotion={"version": "3", "alias": "champion", "previous": "2"})))
+def test_the_page_says_what_the_run_did_in_the_order_a_reader_needs(parse, make):
+    page = parse(render(make(promotion={"version": "3", "alias": "champion", "previous": "2"})))
     places = [
         page.visible.index(text)
         for text in (
@@ -136,17 +39,17 @@ def test_the_page_says_what_the_run_did_in_the_order_a_reader_needs():
 @pytest.mark.parametrize(
     ("wins", "losses", "label"), [(300, 8, "Promote"), (8, 300, "Hold"), (12, 8, "Inconclusive"), (0, 0, "Hold")]
 )
-def test_each_decision_has_its_headline_and_deciding_reason(wins, losses, label):
+def test_each_decision_has_its_headline_and_deciding_reason(parse, make, wins, losses, label):
     report = make(wins, losses)
-    page = Page(render(report))
+    page = parse(render(report))
     assert report.verdict.decision == {"Promote": "promote"}.get(label, label.lower())
     assert label in page.visible
     assert report.verdict.reasons[0] in page.visible
 
 
-def test_the_page_needs_nothing_but_itself():
+def test_the_page_needs_nothing_but_itself(parse, make):
     html = render(make())
-    page = Page(html)
+    page = parse(html)
     assert not {tag for tag, _ in page.tags} & {"script", "iframe", "img", "object", "embed", "base", "form"}
     links = [value for _, attrs in page.tags for key, value in attrs.items() if key in ("href", "src", "srcset")]
     assert links and all(link.startswith(("#", "data:")) for link in links)
@@ -156,26 +59,26 @@ def test_the_page_needs_nothing_but_itself():
     assert policy.startswith("default-src 'none'") and "script-src" not in policy
 
 
-def test_text_of_the_run_stays_text_wherever_it_stands():
-    rungs = [rung(EVIL, {"a": 1.0, "b": 0.0}), rung("grpo", {"a": 1.0, "b": 1.0})]
+def test_text_of_the_run_stays_text_wherever_it_stands(parse, make, evil):
+    rungs = [{"model": model, "score": 0.5, "n": 9, "low": 0.2, "high": 0.8} for model in (evil, "grpo")]
     html = render(
         make(
-            name=EVIL,
-            run_id=EVIL,
-            candidate=EVIL,
-            climb=[{"task": EVIL, "metric": EVIL, "rungs": rungs}],
-            curves=[{"stage": EVIL, "series": {"loss": [(1, 1.0)]}}],
-            stages=[{"name": EVIL, "key": EVIL, "cached": False, "seconds": 1, "status": EVIL}],
-            promotion={"version": EVIL, "alias": EVIL, "previous": EVIL},
+            name=evil,
+            run_id=evil,
+            candidate=evil,
+            climb=[{"task": evil, "metric": evil, "rungs": rungs}],
+            curves=[{"stage": evil, "series": {"loss": [(1, 1.0)]}}],
+            stages=[{"name": evil, "key": evil, "cached": False, "seconds": 1, "status": evil}],
+            promotion={"version": evil, "alias": evil, "previous": evil},
         )
     )
-    page = Page(html)
+    page = parse(html)
     assert "script" not in {tag for tag, _ in page.tags} and "<script" not in html.lower()
     assert page.visible.count('<script>alert("x")</script>') > 15
     assert page.visible.count("{{ 7 * 7 }}") > 15 and "49" not in page.visible
 
 
-def test_charts_are_drawn_for_known_series_and_follow_the_colour_scheme():
+def test_charts_are_drawn_for_known_series_and_follow_the_colour_scheme(make):
     html = render(make())
     charts = re.findall(r"<svg.*?</svg>", html, flags=re.S)
     assert len(charts) == 1 + 6 + 1
@@ -190,12 +93,12 @@ def test_charts_are_drawn_for_known_series_and_follow_the_colour_scheme():
     assert len(ids) == len(set(ids)) and set(re.findall(r'(?:url\(|href=")#([\w-]+)', html)) <= set(ids)
 
 
-def test_dollar_signs_in_a_name_are_no_formula():
-    rungs = [rung("a $x_1$", {"a": 1.0, "b": 0.0})]
+def test_dollar_signs_in_a_name_are_no_formula(make):
+    rungs = [{"model": "a $x_1$", "score": 0.5, "n": 9, "low": 0.2, "high": 0.8}]
     assert ">a $x_1$</text>" in render(make(climb=[{"task": "t", "metric": "acc", "rungs": rungs}]))
 
 
-def test_a_gap_in_a_curve_splits_its_line():
+def test_a_gap_in_a_curve_splits_its_line(make):
     def line(values):
         html = render(make(curves=[{"stage": "s", "series": {"kl": list(enumerate(values))}}]))
         chart = next(c for c in re.findall(r"<svg.*?</svg>", html, flags=re.S) if "KL from" in c)
@@ -205,31 +108,65 @@ def test_a_gap_in_a_curve_splits_its_line():
     assert line([0.1, 0.3, 0.2, None, 0.1, 0.4, 0.2]) == 2
 
 
-def test_the_same_report_gives_the_same_bytes_also_from_json():
+def test_the_same_report_gives_the_same_bytes_also_from_json(make):
     report = make()
     html = render(report)
     assert render(report) == html
     assert render(Report.model_validate_json(report.model_dump_json())) == html
 
 
-def test_a_bare_report_still_has_its_page():
+def test_a_bare_report_still_has_its_page(parse, make):
     report = make(climb=[], curves=[], stages=[], samples=None)
-    page = Page(render(report))
+    page = parse(render(report))
     assert "Lineage" in page.visible and "Training" not in page.visible and "Answers" not in page.visible
     assert not any(tag == "svg" for tag, _ in page.tags)
 
 
-def test_scores_that_are_no_shares_are_shown_as_they_are():
+def test_scores_that_are_no_shares_are_shown_as_they_are(parse, make):
     rungs = [{"model": "sft", "score": 22.5, "n": 9, "low": 20, "high": 25}]
     html = render(make(climb=[{"task": "t", "metric": "length", "rungs": rungs}]))
-    assert ">22.5</text>" in html and "22.50" in Page(html).visible
+    assert ">22.5</text>" in html and "22.50" in parse(html).visible
 
 
-def test_an_unknown_key_is_refused():
+def test_the_line_of_the_climb_goes_through_the_models_that_led_up_to_its_end(make):
+    def line(**changes):
+        models = ("base", "sft", "dpo", "grpo", "champion")
+        rungs = [{"model": m, "score": i / 5, "n": 9, "low": i / 5, "high": i / 5} for i, m in enumerate(models)]
+        climb = [{"task": "t", "metric": "acc", "rungs": rungs}]
+        html = render(make(climb=climb, curves=[], **changes))
+        path = re.search(r'<path d="([^"]*)"[^>]*style="fill: none; stroke: var\(--line\)', html).group(1)
+        return len(re.findall("[ML]", path))
+
+    kept, dropped = (
+        {"pairs": 9, "origin": "made", "kept": kept, "reason": "", "before": 0, "after": 0, "low": 0, "high": 0}
+        for kept in (True, False)
+    )
+    stopped = {"candidate": None, "samples": None, "verdict": NOTHING_COMPARED}
+    assert line(preference=kept) == 4
+    assert line(preference=dropped) == 3
+    assert line(candidate="champion", preference=kept) == 5
+    assert line(preference=kept, **stopped) == 3
+    assert line(preference=dropped, **stopped) == 2
+
+
+def test_without_a_candidate_the_page_says_so_and_nothing_is_compared(parse, make):
+    stopped = {"candidate": None, "verdict": NOTHING_COMPARED}
+    page = parse(render(make(samples=None, **stopped)))
+    for text in ("Hold", "the climb ended with sft, and GRPO was not run", "No signal: probed."):
+        assert text in page.visible
+    for text in ("None", "The gate", "judged item by item", "Answers that changed"):
+        assert text not in page.visible
+    with pytest.raises(ValidationError, match="without a candidate"):
+        make(**stopped)
+
+
+def test_an_unknown_key_is_refused(make):
     with pytest.raises(ValidationError, match="titel"):
         make(titel="x")
 
 
 def test_the_package_loads_without_matplotlib():
-    code = "import sys, tasks.reporting; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
+    code = (
+        "import sys, tasks.reporting; sys.exit(any(name in sys.modules for name in ('matplotlib', 'jinja2', 'torch')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
