@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,13 @@ from tasks.launcher import StageFailed
 
 if TYPE_CHECKING:
     from tasks.config import Configuration
+
+
+class Control(StrEnum):
+    """What a control run does to GRPO's rewards."""
+
+    random_reward = "random-reward"
+
 
 app = typer.Typer(
     help="Retrain language models and only ever move production forward.",
@@ -47,18 +55,22 @@ def run(
     project: Project = None,
     recipe: Recipe = None,
     overrides: Overrides = None,
+    control: Annotated[
+        Control | None,
+        typer.Option(help="Also train GRPO on shuffled rewards, and set the real gain beside the gain of that."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parameters and the plan; run nothing.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to FILE.", metavar="FILE")] = None,
 ) -> None:
-    """Retrain: prepare, SFT, GRPO, evaluate, gate, and promote what has earned it."""
+    """Retrain: prepare, SFT, DPO and GRPO as far as they pay, evaluate, gate, and promote what has earned it."""
     config = _configure(project, recipe, overrides)
     if json_file and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: there is no folder {json_file.parent}")
     if dry_run:
+        from flows import outlook, show
         from flows import plan as planning
-        from flows import show
 
-        show.plan(config, planning.rows(config, planning.make(config)))
+        show.plan(config, outlook.rows(config, planning.make(config), control is not None))
         return
     # A polite kill ends the run as Ctrl-C does: stages stopped, every MLflow run with its true status.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -78,7 +90,7 @@ def run(
     planning.champion(config, tracking.connect(config.workspace))
     log_mistakes_briefly()
     wait()
-    result = progression(config.root, recipe, overrides)
+    result = progression(config.root, recipe, overrides, control.value if control else None)
     if json_file:
         temporary = json_file.with_name(f".{json_file.name}.partial")
         temporary.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -1,23 +1,28 @@
-"""The progression: prepare the data, SFT, GRPO, evaluate, gate, and promote what has earned it."""
+"""The progression: prepare the data, climb as far as it pays, evaluate, gate, and promote what has earned it."""
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import BaseModel
 
+from flows import outlook
 from flows import plan as planning
+from flows.climb import Steps, climb
 from tasks import gating, registry, store, tracking
 from tasks.config import Configuration, load
 from tasks.evaluate import evaluate, scores
-from tasks.gate import gate
+from tasks.gate import Control, control_gain, gate
+from tasks.pairs import pairs
 from tasks.prepare import dataset, dataset_versions, prepare
+from tasks.probe import probe
+from tasks.probing import Decision
 from tasks.promote import Promotion, promote, register
 from tasks.report import report
 from tasks.stage import Progress
-from tasks.train import grpo, sft
+from tasks.train import dpo, grpo, sft, stopped_by
 
 
 class StageResult(BaseModel):
@@ -36,24 +41,36 @@ class Result(BaseModel):
     run_id: str
     """Of the progression's run in MLflow."""
     stages: dict[str, StageResult]
+    decision: Decision
+    """Whether GRPO was worth its cost, by the probe of the model that it starts from."""
+    preference: str
+    """What became of DPO, and why."""
     evaluation: dict[str, dict[str, dict[str, int | float]]]
     """By model and task: `score` in the metric that the gate takes, `n` items, and every metric by its name."""
+    control: Control | None
+    """The gain of the random-reward control beside the real one, if it was asked for and GRPO ran."""
     verdict: gating.Verdict
-    version: str
-    """The registered version of the candidate."""
+    version: str | None
+    """The registered version of the candidate, if the climb came to one."""
     promotion: Promotion | None
     report: Path
     seconds: float
 
 
 @flow(name="progression")
-def progression(project: Path, recipe: str | None = None, overrides: list[str] | None = None) -> Result:
+def progression(
+    project: Path,
+    recipe: str | None = None,
+    overrides: list[str] | None = None,
+    control: Literal["random-reward"] | None = None,
+) -> Result:
     """Retrain from the base model and move production forward only if the gate says so.
 
     Args:
         project: the folder of params.yaml.
         recipe: a folder name under recipes/ that is laid over it.
         overrides: `key.path=value` settings laid over both.
+        control: train a second GRPO model whose rewards mean nothing, and set the real gain beside its gain.
 
     Raises:
         UserError: something given cannot be used; the message says what and where.
@@ -75,41 +92,65 @@ def progression(project: Path, recipe: str | None = None, overrides: list[str] |
         prepared = prepare(progress, plan.prepare).result()
         tracking.log_datasets(client, run_id, dataset_versions(config, plan.prepare, prepared))
         champion = planning.champion(config, client)
-        expected = plan.evaluate(config, planning.challenged(config, plan, champion))
-        planning.check(config, plan, expected, dataset(prepared.folder))
-        warm = sft(progress, plan.sft, plan.base, prepared).result()
-        climbed = grpo(progress, plan.grpo, warm, prepared).result()
+        outlook.check(config, plan, champion, control is not None, dataset(prepared.folder))
 
-        challenged = planning.challenged(config, plan, champion)
+        climbed = climb(config, plan, prepared, _steps(progress, plan, prepared, control), control is not None)
+        client.set_tag(run_id, tracking.DECISION, climbed.findings.decision.outcome)
+
+        challenged = planning.challenged(climbed.candidate, champion)
         unchanged = champion is not None and challenged is None
-        trained = {"sft": warm, "grpo": climbed}
         folder = registry.model_folder(client, challenged) if challenged else None
-        evaluation = evaluate(
-            progress, plan.evaluate(config, challenged), plan.base, trained, folder, prepared
-        ).result()
+        measured = plan.evaluate(map(planning.as_stage, climbed.trained.values()), challenged)
+        evaluation = evaluate(progress, measured, plan.base, climbed.trained, folder, prepared).result()
 
-        verdict = gate(progress, evaluation, plan.candidate.name, unchanged)
+        verdict = gate(
+            progress,
+            evaluation,
+            climbed.candidate,
+            unchanged,
+            climbed.findings.decision.reason,
+            stopped_by(climbed.candidate) if climbed.candidate else None,
+        )
         # The champion keeps the record of the run that promoted it.
-        in_production = champion if unchanged else None
-        version = in_production or register(progress, climbed, prepared, evaluation, verdict)
-        client.set_tag(run_id, tracking.VERSION, version.version)
+        version = champion if unchanged else None
+        if version is None and climbed.candidate is not None:
+            version = register(progress, climbed.candidate, prepared, evaluation, verdict)
         promotion = None
-        if verdict.decision is gating.Decision.promote:
-            gated = champion.version if champion else None
-            promotion = promote(progress, version, gated, evaluation)
+        if version is not None:
+            client.set_tag(run_id, tracking.VERSION, version.version)
+            if verdict.decision is gating.Decision.promote:
+                promotion = promote(progress, version, champion.version if champion else None, evaluation)
 
-        outputs = {"prepare": prepared, **trained, "evaluate": evaluation}
-        page = report(progress, plan.base, outputs, plan.candidate.name, verdict, promotion, time.monotonic() - started)
+        shuffled = control_gain(progress, evaluation) if "control" in climbed.trained else None
+        outputs = {"prepare": prepared, **climbed.outputs, "evaluate": evaluation}
+        page = report(progress, plan.base, climbed, outputs, verdict, promotion, shuffled, time.monotonic() - started)
         return Result(
             run_id=run_id,
             stages={name: _stage_result(output) for name, output in outputs.items()},
+            decision=climbed.findings.decision,
+            preference=climbed.preference.sentence,
             evaluation=_evaluation(config, evaluation),
+            control=shuffled,
             verdict=verdict,
-            version=version.version,
+            version=version.version if version else None,
             promotion=promotion,
             report=page,
             seconds=round(time.monotonic() - started, 3),
         )
+
+
+def _steps(
+    progress: Progress, plan: planning.Plan, prepared: store.Output, control: Literal["random-reward"] | None
+) -> Steps:
+    """The stages of the climb as Prefect tasks of this progression."""
+    return Steps(
+        sft=lambda stage: sft(progress, stage, plan.base, prepared).result(),
+        probe=lambda stage, policy: probe(progress, stage, policy, prepared).result(),
+        pairs=lambda stage, found: pairs(progress, stage, found, prepared).result(),
+        dpo=lambda stage, start, paired: dpo(progress, stage, start, paired, prepared).result(),
+        grpo=lambda stage, start, found: grpo(progress, stage, start, found.train_file, prepared).result(),
+        control=lambda stage, start, found: grpo(progress, stage, start, found.train_file, prepared, control).result(),
+    )
 
 
 def _stage_result(output: store.Output) -> StageResult:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from flows.plan import Row
+from flows.outlook import Row
 from flows.progression import Result
 from tasks import gating, registry, tracking
 from tasks.config import Configuration
@@ -22,7 +22,8 @@ def plan(config: Configuration, rows: list[Row]) -> None:
     console.print(config.to_yaml(), markup=False, highlight=False)
     table = Table("stage", "key", "would", "why", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row.stage, row.key, "use what is there" if row.up_to_date else "run", Text(row.why))
+        would = "use what is there" if row.up_to_date else "run" if row.key else "depends"
+        table.add_row(row.stage, row.key, would, Text(row.why))
     console.print(table)
 
 
@@ -35,14 +36,19 @@ def result(config: Configuration, result: Result) -> None:
             name, stage.key, "" if stage.cached else f"{stage.seconds:.1f}", "up to date" if stage.cached else ""
         )
     console.print(stages, "")
+    console.print(Text(result.decision.reason), Text(result.preference), "")
     console.print(_scores(result), "")
+    if result.control:
+        console.print(Text(result.control.conclusion), "")
     console.print(gating.verdict_prose(result.verdict).replace("**", ""), markup=False, highlight=False)
     name = config.params.registry.name
     if result.promotion:
         before = f", before it version {result.promotion.previous}" if result.promotion.previous else ""
         console.print(f"models:/{name}@champion is now version {result.version}{before}.", highlight=False)
-    else:
+    elif result.version:
         console.print(f"Nothing was promoted. The candidate is version {result.version} of {name}.", highlight=False)
+    else:
+        console.print("Nothing was promoted, for there is no candidate.", highlight=False)
     if all(stage.cached for stage in result.stages.values()):
         console.print("Everything was up to date: nothing was trained.", highlight=False)
     console.print(f"Report: {result.report}", highlight=False, soft_wrap=True)

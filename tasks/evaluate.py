@@ -70,7 +70,10 @@ def evaluate(
 
     def work(folder: Path, run_id: str) -> Mapping[str, Any]:
         loading = config.params.model.model_dump(include={"dtype", "trust_remote_code"})
-        models = {name: EvaluatedModel(path=str(model.folder / "model"), **loading) for name, model in trained.items()}
+        models = {
+            name: EvaluatedModel(path=str(model.folder / "model"), contract=model.folder / "contract.json", **loading)
+            for name, model in trained.items()
+        }
         first = next(iter(models.values()))
         start = EvaluatedModel(path=base.path, revision=base.revision, chat_template_from=first.path, **loading)
         models = {"base": start, **models}

@@ -4,31 +4,85 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
+from pydantic import BaseModel, computed_field
 
 from tasks import gating, tracking
 from tasks.evaluate import scores
 from tasks.stage import Progress
+from tasks.stats import PairedComparison, compare
 from tasks.store import Output
 
 BASELINE = "sft"
 VERDICT_FILE = "verdict.json"
 
 
+class Control(BaseModel):
+    """The gain of GRPO, and of the same GRPO with rewards that mean nothing, over the model that both started from."""
+
+    task: str
+    metric: str
+    grpo: PairedComparison
+    control: PairedComparison
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the control moved at all, up or down."""
+        return self.control.p_value <= 1 - self.control.confidence
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def conclusion(self) -> str:
+        """What the two gains say, in words."""
+        real, control = (_points(figures) for figures in (self.grpo, self.control))
+        both = f"On {self.task} GRPO gains {real}, the control with random rewards {control}."
+        if not self.distinguishable:
+            return f"{both} The control's gain is indistinguishable from zero: what GRPO gains comes from its reward."
+        if self.control.difference < 0:
+            return f"{both} Random rewards made the model worse: what GRPO gains comes from its reward."
+        return f"{both} Random rewards gain as well, so some of GRPO's gain does not come from what its reward says."
+
+
+def _points(figures: PairedComparison) -> str:
+    low, high = 100 * figures.low, 100 * figures.high
+    interval = f"{100 * figures.confidence:g} % interval {low:+.1f} to {high:+.1f}"
+    return f"{100 * figures.difference:+.1f} points ({interval})"
+
+
 @task(name="gate", task_run_name="gate", cache_policy=NO_CACHE)
-def gate(progress: Progress, evaluation: Output, candidate: str, candidate_is_champion: bool) -> gating.Verdict:
+def gate(
+    progress: Progress,
+    evaluation: Output,
+    candidate: Output | None,
+    candidate_is_champion: bool,
+    decision: str,
+    objection: str | None,
+) -> gating.Verdict:
     """Compare the candidate with the SFT baseline and, where one was evaluated, with the champion.
 
     The verdict goes to the log, to MLflow and to Prefect's artifacts.
+
+    Args:
+        progress: the progression.
+        evaluation: of all models.
+        candidate: the trained model; None where the climb stopped at SFT.
+        candidate_is_champion: they are equal, byte for byte.
+        decision: why the climb went as far as it did.
+        objection: why the candidate must not be promoted, whatever its scores.
     """
     rules = progress.config.params.gate
     records = evaluation.folder / "records"
     baselines = [name for name in (BASELINE, gating.CHAMPION) if (records / name).is_dir()]
-    verdict = gating.decide(
-        gating.read_records(records / candidate, rules),
-        {name: gating.read_records(records / name, rules) for name in baselines},
-        rules,
-        candidate_is_champion=candidate_is_champion,
-    )
+    if candidate is None:
+        verdict = gating.nothing(f"The climb stopped at SFT, so there is no candidate. {decision}", rules)
+    else:
+        verdict = gating.decide(
+            gating.read_records(records / candidate.manifest.stage, rules),
+            {name: gating.read_records(records / name, rules) for name in baselines},
+            rules,
+            candidate_is_champion=candidate_is_champion,
+            objection=objection,
+        )
     prose = gating.verdict_prose(verdict)
     logger = get_run_logger()
     for line in prose.replace("**", "").splitlines():
@@ -38,6 +92,25 @@ def gate(progress: Progress, evaluation: Output, candidate: str, candidate_is_ch
     create_markdown_artifact(prose, key="verdict", description=f"Verdict of progression {progress.run_id}")
     create_table_artifact(_table(evaluation), key="evaluation", description="Scores of every model on every task")
     return verdict
+
+
+def control_gain(progress: Progress, evaluation: Output) -> Control:
+    """What GRPO gained over the model it started from, and what its random-reward control did, on the primary task."""
+    gate = progress.config.params.gate
+    rule = gate.primary
+    answered = {
+        model: gating.read_records(evaluation.folder / "records" / model, gate)[rule.task, rule.metric]
+        for model in scores(evaluation)
+    }
+    start = answered.get("dpo", answered[BASELINE])
+    items = sorted(start)
+    gains = {
+        model: compare([start[i] for i in items], [answered[model][i] for i in items], gate.confidence)
+        for model in ("grpo", "control")
+    }
+    found = Control(task=rule.task, metric=rule.metric, **gains)
+    get_run_logger().info(found.conclusion)
+    return found
 
 
 def _track(progress: Progress, verdict: gating.Verdict) -> None:

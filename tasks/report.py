@@ -13,13 +13,15 @@ from prefect.artifacts import create_link_artifact
 from prefect.cache_policies import NO_CACHE
 
 from tasks import gating, reporting, stats, store, tracking
+from tasks.climbed import Climb
 from tasks.config.schema import Guard, Primary
 from tasks.errors import UserError
 from tasks.evaluate import item_scores, records, scores
-from tasks.gate import BASELINE
+from tasks.gate import BASELINE, Control
 from tasks.hub import BaseModel
 from tasks.promote import Promotion
 from tasks.stage import PACKAGES, Progress
+from tasks.story import story
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,10 +35,11 @@ SAMPLES = 10
 def report(
     progress: Progress,
     base: BaseModel,
+    climbed: Climb,
     outputs: Mapping[str, store.Output],
-    candidate: str,
     verdict: gating.Verdict,
     promotion: Promotion | None,
+    control: Control | None,
     seconds: float,
 ) -> Path:
     """Write the progression's page beside its logs and to MLflow, with the data to make it again.
@@ -44,14 +47,16 @@ def report(
     Args:
         progress: the progression.
         base: the model that it started from.
+        climbed: how far the climb went, and why.
         outputs: of every stage, by name.
-        candidate: the stage whose model was gated.
         verdict: the gate's.
         promotion: what the registry did, if anything.
+        control: the gain of the random-reward control, if one ran.
         seconds: since the progression began.
     """
     run = progress.client.get_run(progress.run_id)
     evaluation = outputs["evaluate"]
+    candidate = climbed.candidate.manifest.stage if climbed.candidate else None
     content = reporting.Report.model_validate(
         {
             "name": progress.config.params.registry.name,
@@ -64,7 +69,8 @@ def report(
             "climb": _climb(progress, evaluation, verdict.confidence),
             "curves": [_curves(name, output) for name, output in outputs.items() if _history(output).exists()],
             "stages": [_stage(name, output) for name, output in outputs.items()],
-            "samples": _samples(progress, evaluation, candidate),
+            "samples": candidate and _samples(progress, evaluation, candidate),
+            **story(progress.config, climbed, outputs["prepare"], control),
             "lineage": _lineage(progress, base, outputs["prepare"]),
         }
     )

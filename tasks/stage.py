@@ -4,6 +4,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,7 @@ def launch(
             module,
             spec_file,
             log=log,
-            on_line=logger.info,
+            on_line=lambda line: logger.log(WARNING if line.startswith("alarm") else INFO, "%s", line),
             on_tick=history.forward,
             timeout=timeout,
         )

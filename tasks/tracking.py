@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-PROGRESSION, STAGE, CACHED, VERDICT, REASON, VERSION, PROMOTED = (
-    f"ratchet.{name}" for name in ("progression", "stage", "cached", "verdict", "reason", "version", "promoted")
+PROGRESSION, STAGE, CACHED, DECISION, VERDICT, REASON, VERSION, PROMOTED = (
+    f"ratchet.{name}"
+    for name in ("progression", "stage", "cached", "decision", "verdict", "reason", "version", "promoted")
 )
 PARENT = "mlflow.parentRunId"
 COMMIT, DIRTY = "mlflow.source.git.commit", "ratchet.git.dirty"

@@ -1,4 +1,4 @@
-"""Train: SFT on demonstrations, then GRPO against the verifier, each in a process of its own."""
+"""Train: SFT on demonstrations, DPO on pairs, GRPO against the verifier, each in a process of its own."""
 
 import json
 from collections.abc import Mapping
@@ -9,21 +9,24 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 
-from tasks import stage, store
+from tasks import pairs, stage, store, tracking
 from tasks.config import Configuration
-from tasks.config.schema import GRPO, SFT
+from tasks.config.schema import Training
 from tasks.hub import BaseModel
 from tasks.prepare import dataset, prepared_version
 from tasks.stage import Progress
-from tasks.training.spec import CheckSpec, TrainingSpec
+from tasks.training.spec import CheckSpec, DPOSpec, GRPOSpec, TrainingSpec
 
-CODE = ("training", "processes", "rewards", "problems")
-Name = Literal["sft", "grpo"]
+CODE = ("training", "probing", "processes", "rewards", "problems", "stats")
+RANDOM_REWARD = "random-reward"
+Method = Literal["sft", "dpo", "grpo"]
+METHODS: dict[str, Method] = {"sft": "sft", "dpo": "dpo", "grpo": "grpo", "control": "grpo"}
+"""The training stages, and the method of each: the control is GRPO whose rewards mean nothing."""
 
 
-def plan(config: Configuration, name: Name, base: BaseModel, parents: list[store.Stage]) -> store.Stage:
+def plan(config: Configuration, name: str, base: BaseModel, parents: list[store.Stage]) -> store.Stage:
     """A training stage, from its parents, its parameters, the base model, the code and the packages."""
-    section = _section(config, name)
+    method = METHODS[name]
     return store.Stage(
         name,
         {
@@ -31,15 +34,19 @@ def plan(config: Configuration, name: Name, base: BaseModel, parents: list[store
             "base": base.digest,
             "model": config.params.model.model_dump(exclude={"path", "revision"}),
             "seed": config.params.seed,
-            "params": section.model_dump(mode="json", exclude={"timeout"}),
-            "files": {argument: store.file_digest(file) for argument, file in _files(config, name).items()},
+            "params": _settings(config, method).model_dump(mode="json", exclude=POLICY),
+            "files": {key: store.file_digest(file) for key, file in _files(config, method).items()},
             "code": stage.code(*CODE),
             "packages": store.package_versions(stage.PACKAGES),
         },
     )
 
 
-def check(config: Configuration, base: BaseModel, planned: list[store.Stage], data: Path) -> None:
+POLICY = {"timeout", "enabled", "thin_signal", "pairs_per_prompt"}
+"""Settings of a stage that its process has no use for."""
+
+
+def check(config: Configuration, base: BaseModel, methods: set[Method], data: Path) -> None:
     """Hand the arguments of stages to TRL's and PEFT's classes, as they will, in a process of its own.
 
     `data` is the prepared dataset, whose rows are looked at too, or a folder without one.
@@ -47,12 +54,16 @@ def check(config: Configuration, base: BaseModel, planned: list[store.Stage], da
     Raises:
         UserError: an argument is unknown, rejected or decided by the stage, or there are too few rows.
     """
-    names: list[Name] = [name for name in ("sft", "grpo") if any(each.name == name for each in planned)]
-    if not names:
+    if not methods:
         return
 
     def spec(folder: Path) -> CheckSpec:
-        return CheckSpec(stages={name: _spec(config, name, base.path, base.revision, data, folder) for name in names})
+        common: dict[str, Any] = {"model": base.path, "revision": base.revision, "data": data, "output": folder}
+        return CheckSpec(
+            sft=TrainingSpec(**_common(config, "sft"), **common) if "sft" in methods else None,
+            dpo=DPOSpec(**_common(config, "dpo"), **common, pairs=folder / "pairs.jsonl") if "dpo" in methods else None,
+            grpo=GRPOSpec(**_grpo(config), **common) if "grpo" in methods else None,
+        )
 
     stage.check(config, "tasks.training.check", spec)
 
@@ -60,27 +71,62 @@ def check(config: Configuration, base: BaseModel, planned: list[store.Stage], da
 @task(name="sft", task_run_name="sft", cache_policy=NO_CACHE)
 def sft(progress: Progress, planned: store.Stage, base: BaseModel, prepared: store.Output) -> State[store.Output]:
     """Warm up: supervised fine-tuning of the base model on the training rows that have a solution."""
-    return _train(progress, planned, "sft", base.path, base.revision, prepared)
+
+    def spec(folder: Path) -> TrainingSpec:
+        common = _common(progress.config, "sft")
+        return TrainingSpec(
+            model=base.path, revision=base.revision, data=dataset(prepared.folder), output=folder, **common
+        )
+
+    return _train(progress, planned, spec, [prepared_version(prepared, "train")])
 
 
-@task(name="grpo", task_run_name="grpo", cache_policy=NO_CACHE)
-def grpo(progress: Progress, planned: store.Stage, parent: store.Output, prepared: store.Output) -> State[store.Output]:
-    """Climb: GRPO of the SFT model on the training rows that can be verified."""
-    return _train(progress, planned, "grpo", str(parent.folder / "model"), None, prepared)
+@task(name="dpo", task_run_name="dpo", cache_policy=NO_CACHE)
+def dpo(
+    progress: Progress, planned: store.Stage, parent: store.Output, paired: store.Output, prepared: store.Output
+) -> State[store.Output]:
+    """Sharpen: direct preference optimisation of the SFT model on pairs of a right and a wrong answer."""
+
+    def spec(folder: Path) -> DPOSpec:
+        common = {**_common(progress.config, "dpo"), **_from(parent)}
+        return DPOSpec(data=dataset(prepared.folder), output=folder, pairs=pairs.file(paired.folder), **common)
+
+    return _train(progress, planned, spec, [pairs.version(paired)])
+
+
+@task(name="grpo", task_run_name="{planned.name}", cache_policy=NO_CACHE)
+def grpo(
+    progress: Progress,
+    planned: store.Stage,
+    parent: store.Output,
+    probed: Path,
+    prepared: store.Output,
+    control: Literal["random-reward"] | None = None,
+) -> State[store.Output]:
+    """Climb: GRPO of a model on the training rows that can be verified.
+
+    `probed` is what the probe found of the train split; `control` shuffles the rewards.
+    """
+
+    def spec(folder: Path) -> GRPOSpec:
+        common = {**_grpo(progress.config), **_from(parent)}
+        return GRPOSpec(data=dataset(prepared.folder), output=folder, probed=probed, control=control, **common)
+
+    return _train(progress, planned, spec, [prepared_version(prepared, split) for split in ("train", "dev")])
 
 
 def _train(
-    progress: Progress, planned: store.Stage, name: Name, model: str, revision: str | None, prepared: store.Output
+    progress: Progress, planned: store.Stage, spec: Any, datasets: list[tracking.DatasetVersion]
 ) -> State[store.Output]:
     config = progress.config
-    section = _section(config, name)
+    settings = _settings(config, METHODS[planned.name])
 
     def work(folder: Path, run_id: str) -> Mapping[str, Any]:
-        spec = _spec(config, name, model, revision, dataset(prepared.folder), folder)
-        stage.launch(progress, name, f"tasks.training.{name}", spec, folder, run_id, section.timeout)
-        samples = folder / "samples.jsonl"
-        if samples.exists():
-            progress.client.log_artifact(run_id, str(samples))
+        module = f"tasks.training.{METHODS[planned.name]}"
+        stage.launch(progress, planned.name, module, spec(folder), folder, run_id, settings.timeout)
+        for name in ("samples.jsonl", "difficulty.json", "alarms.jsonl", "contract.json"):
+            if (folder / name).exists():
+                progress.client.log_artifact(run_id, str(folder / name))
         return {}
 
     return stage.run(
@@ -90,42 +136,77 @@ def _train(
         params={
             "seed": config.params.seed,
             "model": config.params.model.model_dump(),
-            **section.model_dump(mode="json"),
+            **settings.model_dump(mode="json"),
         },
         summary=summary,
-        datasets=[prepared_version(prepared, "train")],
+        datasets=datasets,
     )
 
 
 def summary(output: store.Output) -> dict[str, float]:
-    """The stage's final metrics."""
+    """The stage's final metrics, and how often each alarm was raised."""
     metrics: dict[str, float] = json.loads((output.folder / "metrics.json").read_bytes())
+    for alarm in alarms(output):
+        metrics[f"alarms/{alarm['alarm']}"] = metrics.get(f"alarms/{alarm['alarm']}", 0.0) + 1
     return metrics
 
 
-def _section(config: Configuration, name: Name) -> SFT | GRPO:
-    return config.params.sft if name == "sft" else config.params.grpo
+def alarms(output: store.Output) -> list[dict[str, Any]]:
+    """The alarms that a training stage raised, in their order."""
+    return [json.loads(line) for line in (output.folder / "alarms.jsonl").read_bytes().splitlines()]
 
 
-def _spec(
-    config: Configuration, name: Name, model: str, revision: str | None, data: Path, output: Path
-) -> TrainingSpec:
-    section = _section(config, name).model_dump(exclude={"timeout"})
-    section["trainer"] |= {argument: str(file) for argument, file in _files(config, name).items()}
-    return TrainingSpec(
-        model=model,
-        revision=revision,
-        dtype=config.params.model.dtype,
-        trust_remote_code=config.params.model.trust_remote_code,
-        data=data,
-        output=output,
-        seed=config.params.seed,
-        **section,
-    )
+def stopped_by(output: store.Output) -> str | None:
+    """What stopped a training stage before its end, if an alarm did, in words."""
+    stops = [alarm for alarm in alarms(output) if alarm["action"] == "stop"]
+    if not stops:
+        return None
+    first = stops[0]
+    return f"The alarm {first['alarm']} stopped {output.manifest.stage} at step {first['step']}: {first['message']}"
 
 
-def _files(config: Configuration, name: Name) -> dict[str, Path]:
+def _settings(config: Configuration, method: Method) -> Training:
+    settings: Training = getattr(config.params, method)
+    return settings
+
+
+def _common(config: Configuration, method: Method) -> dict[str, Any]:
+    """What the spec of any training stage takes from the parameters."""
+    settings = _settings(config, method)
+    return {
+        "dtype": config.params.model.dtype,
+        "trust_remote_code": config.params.model.trust_remote_code,
+        "seed": config.params.seed,
+        "lora": settings.lora,
+        "trainer": {**settings.trainer, **{key: str(file) for key, file in _trainer_files(config, method).items()}},
+        **settings.model_dump(include={"health"}),
+    }
+
+
+def _grpo(config: Configuration) -> dict[str, Any]:
+    settings = config.params.grpo
+    return {
+        **_common(config, "grpo"),
+        "samples_per_step": settings.samples_per_step,
+        "reward": config.root / settings.reward if settings.reward else None,
+        "difficulty": settings.difficulty or None,
+        "selection": settings.selection or None,
+    }
+
+
+def _from(parent: store.Output) -> dict[str, Any]:
+    return {"model": str(parent.folder / "model"), "parent_contract": parent.folder / "contract.json"}
+
+
+def _files(config: Configuration, method: Method) -> dict[str, Path]:
+    """Every file of the project that the stage reads, by the setting that names it."""
+    reward = config.params.grpo.reward if method == "grpo" else None
+    rewards = {"reward": config.root / reward} if reward and (config.root / reward).is_file() else {}
+    return {**_trainer_files(config, method), **rewards}
+
+
+def _trainer_files(config: Configuration, method: Method) -> dict[str, Path]:
     """Arguments of the trainer that name a file of the project, such as chat_template_path."""
-    trainer = _section(config, name).trainer
+    trainer = _settings(config, method).trainer
     files = {argument: config.root / value for argument, value in trainer.items() if isinstance(value, str)}
     return {argument: file for argument, file in files.items() if file.is_file()}

@@ -2,7 +2,7 @@
 
 from tasks.gating.files import compare_files, read_records, read_scores
 from tasks.gating.prose import verdict_prose
-from tasks.gating.rules import CHAMPION, Records, Scores, decide
+from tasks.gating.rules import CHAMPION, Records, Scores, decide, nothing
 from tasks.gating.verdict import Comparison, Decision, Outcome, Role, Verdict
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Verdict",
     "compare_files",
     "decide",
+    "nothing",
     "read_records",
     "read_scores",
     "verdict_prose",

@@ -9,7 +9,7 @@ HEADLINES = {
     Decision.promote: "**Promote.** The candidate is better than what it was compared with, by every rule.",
     Decision.inconclusive: "**Inconclusive.** The items at hand do not settle it; production stays as it is.",
     Decision.hold: "**Hold.** There is nothing to promote; production stays as it is.",
-    Decision.blocked: "**Blocked.** A guarded task fell by more than its margin; production stays as it is.",
+    Decision.blocked: "**Blocked.** The candidate must not replace what is in production.",
 }
 
 

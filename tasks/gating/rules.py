@@ -30,7 +30,12 @@ DECISIONS = {
 
 
 def decide(
-    candidate: Records, baselines: Mapping[str, Records], gate: Gate, *, candidate_is_champion: bool = False
+    candidate: Records,
+    baselines: Mapping[str, Records],
+    gate: Gate,
+    *,
+    candidate_is_champion: bool = False,
+    objection: str | None = None,
 ) -> Verdict:
     """The verdict on a candidate.
 
@@ -50,6 +55,9 @@ def decide(
     `candidate_is_champion`: both have the same digest. Then the verdict is hold, whatever the other comparisons say;
     they are reported, and the one with the champion, which compares a model with itself, is left out.
 
+    `objection`: a reason from outside the scores why the candidate must not be promoted, such as an alarm in its
+    training. Then the verdict is blocked, whatever the scores say.
+
     Raises UserError when there is no baseline, when a model lacks a rule's task or metric, when two models did not
     answer the same items, or when a score is no finite number.
     """
@@ -68,9 +76,17 @@ def decide(
         reasons.insert(0, "The candidate is the champion already: nothing to promote.")
     else:
         decision = DECISIONS[comparisons_by_weight[0].outcome]
+    if objection and not candidate_is_champion:
+        decision = Decision.blocked
+        reasons.insert(0, objection)
     return Verdict(
         decision=decision, reasons=tuple(reasons), comparisons=tuple(comparisons), confidence=gate.confidence
     )
+
+
+def nothing(reason: str, gate: Gate) -> Verdict:
+    """The verdict where there is no candidate, and why there is none."""
+    return Verdict(decision=Decision.hold, reasons=(reason,), comparisons=(), confidence=gate.confidence)
 
 
 def _severity(comparison: Comparison) -> int:

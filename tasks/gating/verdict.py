@@ -17,7 +17,7 @@ class Decision(StrEnum):
     hold = "hold"
     """Not worth a promotion: the minimum gain is ruled out, or the candidate is worse."""
     blocked = "blocked"
-    """A guarded task fell by more than its margin."""
+    """A guarded task fell by more than its margin, or an alarm stopped the candidate's training."""
 
 
 class Outcome(StrEnum):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tasks.config.schema import Gate, Guard, Primary
 from tasks.errors import UserError
-from tasks.gating import CHAMPION, Decision, Outcome, Role, Verdict, decide, verdict_prose
+from tasks.gating import CHAMPION, Decision, Outcome, Role, Verdict, decide, nothing, verdict_prose
 
 MAIN, SIDE = ("chains", "acc"), ("short", "acc")
 RANK = [Decision.promote, Decision.inconclusive, Decision.hold, Decision.blocked]
@@ -209,3 +209,24 @@ def test_a_missing_task_or_baseline_is_refused():
         decide({MAIN: {"a": 1.0}}, {"sft": {SIDE: {"a": 1.0}}}, gate(guards=False))
     with pytest.raises(UserError, match="at least one baseline"):
         decide({MAIN: {"a": 1.0}}, {}, gate())
+
+
+def test_an_objection_blocks_the_best_of_candidates_and_comes_first():
+    result = verdict((300, 5, 500), objection="The alarm reward_hacking stopped grpo at step 7.")
+    assert result.decision is Decision.blocked
+    assert result.reasons[0] == "The alarm reward_hacking stopped grpo at step 7."
+    assert len(result.reasons) == 3
+    assert "must not replace" in verdict_prose(result)
+
+
+def test_an_objection_to_the_champion_itself_changes_nothing():
+    result = verdict((0, 0, 500), candidate_is_champion=True, objection="An alarm.")
+    assert result.decision is Decision.hold
+
+
+def test_without_a_candidate_there_is_nothing_to_promote():
+    result = nothing("The climb stopped at SFT.", gate())
+    assert result.decision is Decision.hold
+    assert result.reasons == ("The climb stopped at SFT.",)
+    assert "The climb stopped at SFT." in verdict_prose(result)
+    assert Verdict.model_validate_json(result.model_dump_json()) == result
