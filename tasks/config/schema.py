@@ -107,9 +107,9 @@ class Probe(Section):
     no_signal: Share = 0.05
     """No signal when pass@k is above what guessing gets by no more than this."""
     ceiling: Share = 0.95
-    """No headroom when pass@1 is at or above this."""
+    """No headroom when pass@1, or the accuracy of greedy answers, is at or above this."""
     headroom: Share = 0.03
-    """No headroom when pass@k is above pass@1 by less than this."""
+    """No headroom when pass@k is above the higher of the two by less than this."""
     timeout: Annotated[float, Field(gt=0)] = 86400.0
     """Seconds after which the probe is stopped as failed."""
 
@@ -143,7 +143,7 @@ GRPO_ALARMS: dict[str, dict[str, Any]] = {
     "not_a_number": {"threshold": 0, "patience": 1, "action": "stop"},
     "reward_collapse": {"threshold": 0.5, "patience": 3, "action": "stop"},
     "reward_hacking": {"threshold": 0.2, "patience": 3, "action": "stop"},
-    "infrastructure": {"threshold": 0.02, "patience": 1, "action": "stop"},
+    "infrastructure": {"threshold": 0.02, "patience": 3, "action": "stop"},
     "kl": {"threshold": 2.0, "patience": 3, "action": "stop"},
     "zero_variance": {"threshold": 0.8, "patience": 10, "action": "warn"},
     "truncated": {"threshold": 0.3, "patience": 10, "action": "warn"},
@@ -162,8 +162,8 @@ class DPO(Training):
     """Direct preference optimisation on pairs of a right and a wrong answer (`trl.DPOConfig`)."""
 
     enabled: Literal["auto", True, False] = "auto"
-    """Whether it runs. `auto`: when the data has pairs (`chosen`, `rejected`), or when the probe finds a signal too thin
-    for GRPO, for then most groups would be without spread."""
+    """Whether it runs. `auto`: when the data has pairs (`chosen`, `rejected`), or when the probe finds a signal too
+    thin for GRPO, for then most groups would be without spread."""
     thin_signal: Share = 0.8
     """With `auto`: the expected share of groups without spread from which DPO goes first."""
     pairs_per_prompt: Annotated[int, Field(ge=1)] = 2
@@ -200,8 +200,8 @@ class GRPO(Training):
     samples_per_step: Annotated[int, Field(ge=0)] = 8
     """Completions kept with their scores at each step, for people to read."""
     reward: Path | None = None
-    """A Python file of the project with `reward(completion: str, problem: Problem) -> float`, trained on in place of the
-    rows' verifiers. The verifiers then stand beside it as the independent judge."""
+    """A Python file of the project with `reward(completion: str, problem: Problem) -> float`, trained on in place of
+    the rows' verifiers. The verifiers then stand beside it as the independent judge."""
     difficulty: Difficulty | Literal[False] = Difficulty()
     """The filter of prompts; false trains on all."""
     selection: Selection | Literal[False] = Selection()

@@ -16,9 +16,11 @@ NO_SPREAD = 0.8
 def decide(measures: Measures, settings: schema.Probe) -> Decision:
     """The decision with its reasons in words.
 
-    No signal: pass@k is above what guessing gets by no more than `no_signal`. No headroom: pass@1 is at or above
-    `ceiling`, or pass@k above pass@1 by less than `headroom`. In any other case GRPO has something to sharpen. The
-    outcome is what the figures say; `settings.decision` may decide otherwise.
+    No signal: pass@k is above what guessing gets by no more than `no_signal`. No headroom: what the model does already
+    is at or above `ceiling`, or pass@k above it by less than `headroom`. What it does already is pass@1 or its greedy
+    accuracy, whichever is higher: GRPO makes likely what is sampled at times, and a greedy answer needs no more than to
+    be the likeliest. In any other case GRPO has something to sharpen. The outcome is what the figures say;
+    `settings.decision` may decide otherwise.
     """
     outcome, finding = _finding(measures, settings)
     climbs = settings.decision == "climb" or (settings.decision == "auto" and outcome == "climb")
@@ -27,7 +29,7 @@ def decide(measures: Measures, settings: schema.Probe) -> Decision:
         done = "GRPO runs" if climbs else "GRPO does not run"
         agrees = "as the figures say too" if climbs == (outcome == "climb") else "against what the figures say"
         reason = f"probe.decision is `{settings.decision}`, so {done}, {agrees}: {reason}"
-    return Decision(outcome=outcome, climbs=climbs, reason=reason, notes=tuple(_notes(measures)))
+    return Decision(outcome=outcome, climbs=climbs, reason=reason, notes=tuple(_notes(measures, outcome)))
 
 
 def _finding(measures: Measures, settings: schema.Probe) -> tuple[Literal["climb", "no_signal", "no_headroom"], str]:
@@ -39,13 +41,15 @@ def _finding(measures: Measures, settings: schema.Probe) -> tuple[Literal["climb
             f"No signal: pass@{k} is {short} (probe.no_signal). RL cannot teach this, for it only strengthens what the"
             " model does already; get demonstrations (more rows with a `solution`, for SFT)."
         )
-    if measures.pass_at_1 >= settings.ceiling:
+    already = measures.already
+    name = "pass@1" if already == measures.pass_at_1 else "greedy accuracy"
+    if already >= settings.ceiling:
         return "no_headroom", (
-            f"No headroom: pass@1 is at least {100 * settings.ceiling:g} % (probe.ceiling). Stop here, SFT is enough."
+            f"No headroom: {name} is at least {100 * settings.ceiling:g} % (probe.ceiling). Stop here, SFT is enough."
         )
-    if measures.pass_at_k - measures.pass_at_1 < settings.headroom:
+    if measures.pass_at_k - already < settings.headroom:
         return "no_headroom", (
-            f"No headroom: pass@{k} is less than {100 * settings.headroom:g} points above pass@1 (probe.headroom), so"
+            f"No headroom: pass@{k} is less than {100 * settings.headroom:g} points above {name} (probe.headroom), so"
             " there is nothing for GRPO to strengthen. Stop here, SFT is enough; what the model never does takes"
             " demonstrations."
         )
@@ -53,18 +57,19 @@ def _finding(measures: Measures, settings: schema.Probe) -> tuple[Literal["climb
 
 
 def _facts(measures: Measures, settings: schema.Probe) -> str:
-    guessing = measures.chance_at_k or 0
-    at_1 = _percent(measures.pass_at_1, settings.ceiling, measures.pass_at_k - settings.headroom)
-    at_k = _percent(
-        measures.pass_at_k, guessing + settings.no_signal, measures.pass_at_1 + settings.headroom, measures.pass_at_1
-    )
+    guessing, already = measures.chance_at_k or 0, measures.already
+    limits = settings.ceiling, measures.pass_at_k - settings.headroom
+    at_k = _percent(measures.pass_at_k, guessing + settings.no_signal, already + settings.headroom, already)
+    at_1 = _percent(measures.pass_at_1, *limits)
     facts = f"pass@1 is {at_1}, pass@{measures.samples} {at_k}"
+    if measures.greedy is not None:
+        facts = f"greedy accuracy is {_percent(measures.greedy, *limits)}, {facts}"
     if measures.chance_at_k is None:
         return f"On {measures.prompts} dev prompts {facts}"
     return f"On {measures.prompts} dev prompts {facts}; guessing gets {_percent(guessing)} in {measures.samples}"
 
 
-def _notes(measures: Measures) -> list[str]:
+def _notes(measures: Measures, outcome: str) -> list[str]:
     limit, notes = measures.max_tokens, []
     truncated = 1 - measures.ended
     if truncated > TRUNCATED:
@@ -84,7 +89,7 @@ def _notes(measures: Measures) -> list[str]:
             f"{_percent(measures.infrastructure, 0)} of the attempts could not be verified, for the verifier itself"
             " failed. They count neither as right nor as wrong; mend the verifier before GRPO relies on it."
         )
-    if measures.zero_variance > NO_SPREAD:
+    if outcome == "climb" and measures.zero_variance > NO_SPREAD:
         notes.append(
             f"{_percent(measures.zero_variance, NO_SPREAD)} of GRPO's groups are expected to score all the same, and"
             " such a group teaches nothing. grpo.difficulty sets prompts aside that are solved always or never; more"

@@ -36,6 +36,8 @@ class ProbedPrompt(_Record):
     id: str
     source: str
     attempts: list[Attempt]
+    greedy: Attempt | None = None
+    """The answer of the likeliest tokens, which is what evaluation and most servers ask for; of dev prompts."""
 
     @property
     def judged(self) -> list[Attempt]:
@@ -53,6 +55,8 @@ class Measures(_Record):
     """The mean share of right attempts."""
     pass_at_k: float
     """The mean probability that at least one of `samples` attempts is right."""
+    greedy: float | None = None
+    """The share of right greedy answers. None where none were asked for."""
     chance_at_k: float | None
     """The same for guessing: the attempts against the answers of other prompts. None where that cannot be asked."""
     histogram: list[int]
@@ -68,6 +72,11 @@ class Measures(_Record):
     """GRPO's `max_completion_length`, at which attempts are cut."""
     infrastructure: float
     """The share of attempts that could not be verified."""
+
+    @property
+    def already(self) -> float:
+        """What the model does already: pass@1 or its greedy accuracy, whichever is higher."""
+        return max(self.pass_at_1, self.greedy or 0.0)
 
 
 class Decision(_Record):

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from tasks.errors import UserError
 from tasks.probing.findings import Attempt, Measures, ProbedPrompt
+from tasks.rewards import Status
 
 
 def measure(prompts: Sequence[ProbedPrompt], group: int, max_tokens: int) -> Measures:
@@ -29,6 +30,7 @@ def measure(prompts: Sequence[ProbedPrompt], group: int, max_tokens: int) -> Mea
     guesses = [[attempt.chance for attempt in found if attempt.chance is not None] for found in judged]
     # A verifier gives 1 for right and less for anything else.
     lucky = [(len(scores), sum(score >= 1 for score in scores)) for scores in guesses if scores]
+    greedy = [p.greedy.right for p in prompts if p.greedy and p.greedy.status is not Status.INFRASTRUCTURE]
     counts = Counter(number for _, number in right)
     lengths = sorted(attempt.tokens for attempt in attempts if attempt.ended)
     return Measures(
@@ -36,6 +38,7 @@ def measure(prompts: Sequence[ProbedPrompt], group: int, max_tokens: int) -> Mea
         samples=samples,
         pass_at_1=fmean(pass_at(1, *numbers) for numbers in right),
         pass_at_k=fmean(pass_at(samples, *numbers) for numbers in right),
+        greedy=fmean(greedy) if greedy else None,
         chance_at_k=fmean(pass_at(samples, *numbers) for numbers in lucky) if lucky else None,
         histogram=[counts[number] for number in range(samples + 1)],
         zero_variance=fmean(same_score(found, group) for found in judged),

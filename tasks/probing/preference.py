@@ -59,8 +59,8 @@ def kept(
     figures = compare([rates[0][i] for i in ids], [rates[1][i] for i in ids], confidence)
     change = (
         f"dev pass@1 goes from {100 * figures.baseline_mean:.1f} % to {100 * figures.candidate_mean:.1f} % "
-        f"({100 * confidence:g} % interval of the difference {100 * figures.low:+.1f} to {100 * figures.high:+.1f} points, "
-        f"{figures.n} prompts)"
+        f"({100 * confidence:g} % interval of the difference {100 * figures.low:+.1f} to {100 * figures.high:+.1f} "
+        f"points, {figures.n} prompts)"
     )
     if alarm:
         return Kept(False, f"Thrown away: an alarm stopped it. {alarm}", figures)

@@ -5,6 +5,7 @@ by chance too) and `train.jsonl` (`tasks.probing.attempts`).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,13 @@ def work(spec: ProbeSpec) -> None:
     contract.check_parent(stated, spec.parent_contract)
     for name, problems in (("dev", dev), ("train", train)):
         progress = _printing(name, len(problems), spec.samples)
+        of_dev = name == "dev"
         probed = attempt(
-            model,
-            tokenizer,
-            problems,
-            spec.samples,
-            spec.sampling,
-            spec.seed,
-            chance=name == "dev",
-            progress=progress,
+            model, tokenizer, problems, spec.samples, spec.sampling, spec.seed, chance=of_dev, progress=progress
         )
+        if of_dev:
+            greedy = attempt(model, tokenizer, problems, 1, replace(spec.sampling, temperature=0.0), spec.seed)
+            probed = [p.model_copy(update={"greedy": g.attempts[0]}) for p, g in zip(probed, greedy, strict=True)]
         write(spec.output / f"{name}.jsonl", probed)
 
 

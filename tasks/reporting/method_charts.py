@@ -55,10 +55,10 @@ def histogram_chart(probe: Probe) -> str:
 
 
 def probe_chart(probe: Probe) -> str:
-    """What guessing, one answer and the best of k answers get, and the headroom between the last two."""
+    """What guessing, one answer and the best of k answers get, and the headroom up to the last."""
     measures = probe.measures
     k = measures.samples
-    headroom = measures.pass_at_k - measures.pass_at_1
+    headroom = measures.pass_at_k - measures.already
     bars = [
         _Bar("One answer (pass@1)", measures.pass_at_1, _percent(measures.pass_at_1)),
         _Bar(f"Best of {k} answers (pass@{k})", measures.pass_at_k, _percent(measures.pass_at_k)),
@@ -66,10 +66,12 @@ def probe_chart(probe: Probe) -> str:
             "Headroom: what it can do, but not every time",
             measures.pass_at_k,
             f"{100 * headroom:.1f} points",
-            start=measures.pass_at_1,
+            start=measures.already,
             colour=ACCENT,
         ),
     ]
+    if measures.greedy is not None:
+        bars.insert(0, _Bar("The likeliest answer (greedy)", measures.greedy, _percent(measures.greedy)))
     if measures.chance_at_k is not None:
         guessing = _Bar(
             f"Guessing, best of {k} (chance)",

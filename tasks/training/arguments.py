@@ -15,6 +15,10 @@ from tasks.training.spec import TrainingSpec
 
 DECIDED: dict[str, dict[str, Any]] = {
     "sft": {},
+    "dpo": {
+        # The rewards of the first step are seen before the policy has moved.
+        "logging_first_step": True,
+    },
     "grpo": {
         # The reward needs the problem beside the prompt.
         "remove_unused_columns": False,
@@ -27,6 +31,7 @@ DECIDED: dict[str, dict[str, Any]] = {
 TOKEN = "set HF_TOKEN in the environment, for parameters are stored and shown"  # noqa: S105  # not a token
 UPLOAD = "a stage uploads nothing; remove it"
 REFUSED = {
+    "data_seed": "a run has one seed, the parameter `seed`; remove it",
     "hub_token": TOKEN,
     "push_to_hub": UPLOAD,
     "hub_model_id": UPLOAD,
@@ -40,6 +45,7 @@ REFUSED = {
 
 NOTES = {
     "sft": "",
+    "dpo": "",
     "grpo": (
         " (generation_batch_size is per_device_train_batch_size x steps_per_generation x processes completions, where"
         " steps_per_generation is gradient_accumulation_steps unless set)"
@@ -49,7 +55,7 @@ NOTES = {
 
 
 def trainer_arguments(stage: str, config: type[TrainingArguments], spec: TrainingSpec) -> TrainingArguments:
-    """The TRL configuration of stage `sft` or `grpo`: the spec's `trainer` with what the stage itself decides.
+    """The TRL configuration of stage `sft`, `dpo` or `grpo`: the spec's `trainer` with what the stage itself decides.
 
     All weights are trained in float32, in which an update is not lost to rounding, and mixed precision is TRL's `bf16`
     and `fp16`; beside an adapter the frozen weights are loaded in the spec's `dtype`. `model_init_kwargs.dtype` says
@@ -118,7 +124,7 @@ def rejections(stage: str) -> Iterator[None]:
     """Turn the objections of TRL, PEFT and transformers to a trainer's settings or model into UserError."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         raise UserError(f"{stage}: the trainer cannot be set up: {error}") from error
 
 

@@ -13,8 +13,7 @@ class History(TrainerCallback):  # type: ignore[misc]  # transformers is not typ
     """Writes each log of the trainer to a file of JSON lines, `{"step": int, metric: number, ...}`, and to stdout.
 
     `plan` is printed first, with the number of steps. `shown` maps the words of the line of a log to the metrics that
-    they stand for. A metric that is no finite number at a
-    step is left out of that step; a loss that is none stops the stage with FloatingPointError.
+    they stand for. A metric that is no finite number at a step is left out of that step.
     """
 
     def __init__(self, path: Path, plan: str, shown: Mapping[str, str]) -> None:
@@ -22,6 +21,7 @@ class History(TrainerCallback):  # type: ignore[misc]  # transformers is not typ
         self.plan = plan
         self.shown = shown
         self.last: dict[str, float] = {}
+        """The trainer's last log."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -41,20 +41,28 @@ class History(TrainerCallback):  # type: ignore[misc]  # transformers is not typ
         """Record one log. The trainer's closing summary, which has no loss of a step, is left to `metrics.json`."""
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
-        if not math.isfinite(logs.get("loss", 0.0)):
-            raise FloatingPointError(f"step {state.global_step}: the loss is {logs['loss']}; lower the learning rate")
-        self.last = {key: value for key, value in logs.items() if _is_number(value)}
+        self.last = finite(logs)
+        self.record(state.global_step, state.max_steps, self.last)
+
+    def record(self, step: int, max_steps: int, metrics: Mapping[str, float]) -> None:
+        """Write a line for `step`, and print what is `shown` of it, or all of it where nothing of it is.
+
+        For callbacks that measure something themselves, in the first process alone: through the trainer's own `log`
+        they would make TRL average and forget the metrics that it has gathered so far.
+        """
+        numbers = finite(metrics)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": state.global_step, **self.last}) + "\n")
-        figures = [f"{word} {self.last[key]:.4g}" for word, key in self.shown.items() if key in self.last]
-        print("  ".join([f"step {state.global_step}/{state.max_steps}", *figures]), flush=True)
+            file.write(json.dumps({"step": step, **numbers}) + "\n")
+        shown = {word: metric for word, metric in self.shown.items() if metric in numbers}
+        figures = [f"{word} {numbers[metric]:.4g}" for word, metric in (shown or {key: key for key in numbers}).items()]
+        print("  ".join([f"step {step}/{max_steps}", *figures]), flush=True)
 
 
 def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
     """Write the finite numbers among `metrics` as one flat JSON object."""
-    numbers = {key: value for key, value in metrics.items() if _is_number(value)}
-    path.write_text(json.dumps(numbers, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(finite(metrics), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those of `metrics` that are finite numbers."""
+    return {key: value for key, value in metrics.items() if isinstance(value, int | float) and math.isfinite(value)}

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,11 @@ def ratchet(checkout: Path, *arguments: str, below: str = ".") -> "subprocess.Co
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
-def run(checkout: Path, *overrides: str, below: str = ".") -> dict[str, Any]:
+def run(checkout: Path, *overrides: str, below: str = ".", arguments: Sequence[str] = ()) -> dict[str, Any]:
     """`ratchet run` with overrides, which must succeed: its JSON."""
     file = checkout / "result.json"
     settings = [argument for override in overrides for argument in ("-S", override)]
-    done = ratchet(checkout, "run", "--json", str(file), *settings, below=below)
+    done = ratchet(checkout, "run", "--json", str(file), *arguments, *settings, below=below)
     assert done.returncode == 0, done.stderr[-5000:]
     result: dict[str, Any] = json.loads(file.read_bytes())
     return {**result, "stdout": done.stdout, "stderr": done.stderr}

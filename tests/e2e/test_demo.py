@@ -18,7 +18,7 @@ from tests.e2e.conftest import ratchet, run, start
 
 pytestmark = pytest.mark.slow
 
-STAGES = ["prepare", "sft", "grpo", "evaluate"]
+STAGES = ["prepare", "sft", "probe-sft", "grpo", "evaluate"]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_climb_is_real_and_the_candidate_is_promoted(first: dict[str, Any]) 
     assert scores["grpo"] >= scores["sft"] + 0.40
     assert first["verdict"]["decision"] == "promote"
     assert first["promotion"] == {"name": "arithmetic", "version": "1", "alias": "champion", "previous": None}
-    assert [first["stages"][name]["cached"] for name in STAGES] == [False] * 4
+    assert [first["stages"][name]["cached"] for name in STAGES] == [False] * 5
 
 
 def test_all_models_answered_the_same_items(first: dict[str, Any], checkout: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_report_is_there_and_stands_alone(first: dict[str, Any], checkout: P
 
 
 def test_the_same_again_trains_nothing_and_promotes_nothing(again: dict[str, Any], checkout: Path) -> None:
-    assert [again["stages"][name]["cached"] for name in STAGES] == [True] * 4
+    assert [again["stages"][name]["cached"] for name in STAGES] == [True] * 5
     assert again["promotion"] is None
     assert again["verdict"]["decision"] == "hold"
     assert "champion already" in again["verdict"]["reasons"][0]
@@ -140,8 +140,8 @@ def test_a_dry_run_says_what_would_run_and_why(again: dict[str, Any], checkout: 
     done = ratchet(checkout, "run", "--dry-run", "-S", "grpo.trainer.learning_rate=2e-4")
     plan = done.stdout[done.stdout.index("\nstage ") :].splitlines()[2:]
     assert [line.split()[0] for line in plan] == STAGES
-    assert ["up to date" in line for line in plan] == [True, True, False, False]
-    assert "params.trainer.learning_rate 0.0003 -> 0.0002" in plan[2]
+    assert ["up to date" in line for line in plan] == [True, True, True, False, False]
+    assert "params.trainer.learning_rate 0.0003 -> 0.0002" in plan[3]
     assert len(runs(checkout)) == before
 
 

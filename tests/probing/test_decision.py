@@ -125,3 +125,20 @@ def test_notes(changes, said):
     assert len(notes) == (said is not None)
     if said is not None:
         assert said in notes[0]
+
+
+def test_a_greedy_answer_that_is_right_already_leaves_no_headroom():
+    solved = decide(measures(0.9, 1.0).model_copy(update={"greedy": 0.99}), SETTINGS)
+    assert solved.outcome == "no_headroom"
+    assert "greedy accuracy is at least 95 % (probe.ceiling)" in solved.reason
+    flat = decide(measures(0.5, 0.62).model_copy(update={"greedy": 0.6}), SETTINGS)
+    assert flat.outcome == "no_headroom"
+    assert "less than 3 points above greedy accuracy" in flat.reason
+    worse = decide(measures(0.5, 0.62).model_copy(update={"greedy": 0.2}), SETTINGS)
+    assert worse.outcome == "climb"
+    assert "greedy accuracy is 20.0 %, pass@1 is 50.0 %" in worse.reason
+
+
+def test_a_note_on_groups_without_spread_is_for_a_climb_alone():
+    flat = measures(0.97, 1.0).model_copy(update={"zero_variance": 0.9})
+    assert not any("groups" in note for note in decide(flat, SETTINGS).notes)

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,12 @@ def test_it_writes_attempts_at_chosen_prompts_and_tells_how_it_goes(spec, data, 
     assert len(train) == 6
     assert all(found.chance is not None for prompt in dev for found in prompt.attempts)
     assert all(found.chance is None for prompt in train for found in prompt.attempts)
-    assert dev == attempt(model, tokenizer, choose(read_split(data, "dev"), 5, 3), 4, here.sampling, 3, chance=True)
+    chosen = choose(read_split(data, "dev"), 5, 3)
+    sampled = [prompt.model_copy(update={"greedy": None}) for prompt in dev]
+    assert sampled == attempt(model, tokenizer, chosen, 4, here.sampling, 3, chance=True)
+    greedy = attempt(model, tokenizer, chosen, 1, replace(here.sampling, temperature=0.0), 3)
+    assert [prompt.greedy for prompt in dev] == [prompt.attempts[0] for prompt in greedy]
+    assert all(prompt.greedy is None for prompt in train)
 
     lines = done.stdout.splitlines()
     assert len(lines) == 6

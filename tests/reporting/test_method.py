@@ -181,7 +181,7 @@ def test_each_outcome_of_a_probe_is_named_and_also_who_decided(parse, make, righ
 
 
 def test_notes_of_a_probe_are_told(parse, make):
-    found = probe(rights=(0, 0, 0, 0, 0, 0, 4))
+    found = probe(rights=(*[0] * 11, 2))
     assert found["decision"]["notes"]
     page = parse(render(make(probes=[found])))
     assert all(note in page.visible for note in found["decision"]["notes"])

@@ -41,9 +41,8 @@ def stages(tmp_path_factory, base, data, quick):
     ):
         processes = []
         for folder, model in zip(folders, models, strict=True):
-            spec = write_spec(
-                folder, stage, model=str(model), data=str(data), trainer=trainer, samples_per_step=5 * (stage == "grpo")
-            )
+            own = {"samples_per_step": 5} if stage == "grpo" else {}
+            spec = write_spec(folder, stage, model=str(model), data=str(data), trainer=trainer, **own)
             command = [sys.executable, "-m", f"tasks.training.{stage}", str(spec)]
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         outputs = [process.communicate(timeout=300)[0] for process in processes]
@@ -58,7 +57,9 @@ def lines(path: Path) -> list[dict]:
 
 @pytest.mark.parametrize("stage", ["sft", "grpo"])
 def test_the_output_is_complete_and_nothing_else(stages, stage):
-    expected = {"model", "history.jsonl", "metrics.json"} | ({"samples.jsonl"} if stage == "grpo" else set())
+    expected = {"model", "history.jsonl", "metrics.json", "alarms.jsonl", "contract.json"} | (
+        {"samples.jsonl"} if stage == "grpo" else set()
+    )
     assert {path.name for path in (stages.one / stage).iterdir()} == expected
 
 
@@ -119,7 +120,7 @@ def test_samples_are_of_different_prompts_and_carry_their_verdict(stages):
     assert [sample["step"] for sample in samples] == [1] * 5 + [2] * 5 + [3] * 5
     assert len({sample["id"] for sample in samples[:5]}) == 5
     for sample in samples:
-        assert set(sample) == {"step", "id", "prompt", "completion", "score", "status", "answer"}
+        assert set(sample) == {"step", "id", "prompt", "completion", "reward", "score", "status", "answer"}
         assert (sample["status"] == "right") == (sample["score"] == 1)
         if sample["status"] == "right":
             assert f"#{sample['answer']}" in sample["completion"]
