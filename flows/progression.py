@@ -121,7 +121,8 @@ def progression(
             if verdict.decision is gating.Decision.promote:
                 promotion = promote(progress, version, champion.version if champion else None, evaluation)
 
-        shuffled = control_gain(progress, evaluation) if "control" in climbed.trained else None
+        control_model = climbed.trained.get("control")
+        shuffled = control_gain(progress, evaluation, control_model) if control_model else None
         outputs = {"prepare": prepared, **climbed.outputs, "evaluate": evaluation}
         page = report(progress, plan.base, climbed, outputs, verdict, promotion, shuffled, time.monotonic() - started)
         return Result(

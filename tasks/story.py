@@ -1,7 +1,6 @@
 """How the candidate came about, as the report tells it: probes, DPO, difficulty, checkpoint, alarms, control."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from tasks import problems
@@ -13,7 +12,7 @@ from tasks.probe import Findings
 from tasks.probing import group_size
 from tasks.stats import PairedComparison
 from tasks.store import Output
-from tasks.train import METHODS, alarms, stopped_by
+from tasks.train import METHODS, alarms, dev_accuracy, metrics, stopped_by
 
 
 def story(config: Configuration, climbed: Climb, prepared: Output, control: Control | None) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def story(config: Configuration, climbed: Climb, prepared: Output, control: Cont
             if name in ("dpo", "grpo")
             for alarm, settings in getattr(config.params, name).health.items()
         ],
-        "control": control and _control(control, climbed.outputs["control"]),
+        "control": control and _control(control),
     }
 
 
@@ -96,7 +95,6 @@ def _checkpoint(config: Configuration, grpo: Output) -> dict[str, Any] | None:
     found = metrics(grpo)
     if "best_step" not in found or not config.params.grpo.selection:
         return None
-    rows = [json.loads(line) for line in (grpo.folder / "history.jsonl").read_bytes().splitlines()]
     patience = config.params.grpo.selection.early_stopping_patience
     early = (
         f"Training ended early: {patience} measurements in a row were no better." if found["stopped_early"] else None
@@ -104,26 +102,19 @@ def _checkpoint(config: Configuration, grpo: Output) -> dict[str, Any] | None:
     return {
         "step": int(found["best_step"]),
         "accuracy": found["best_dev_accuracy"],
-        "points": [(row["step"], row["dev/accuracy"]) for row in rows if "dev/accuracy" in row],
+        "points": dev_accuracy(grpo),
         "stopped": stopped_by(grpo) or early,
     }
 
 
-def _control(control: Control, output: Output) -> dict[str, Any]:
+def _control(control: Control) -> dict[str, Any]:
     return {
         "task": control.task,
         "real": _gain(control.grpo),
         "control": _gain(control.control),
         "conclusion": control.conclusion,
-        "step": int(metrics(output).get("best_step", 0)),
     }
 
 
 def _gain(figures: PairedComparison) -> dict[str, float]:
     return {"difference": figures.difference, "low": figures.low, "high": figures.high, "p_value": figures.p_value}
-
-
-def metrics(output: Output) -> Mapping[str, float]:
-    """The final metrics of a training stage."""
-    found: Mapping[str, float] = json.loads((output.folder / "metrics.json").read_bytes())
-    return found

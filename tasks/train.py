@@ -1,6 +1,7 @@
 """Train: SFT on demonstrations, DPO on pairs, GRPO against the verifier, each in a process of its own."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -145,10 +146,20 @@ def _train(
 
 def summary(output: store.Output) -> dict[str, float]:
     """The stage's final metrics, and how often each alarm was raised."""
-    metrics: dict[str, float] = json.loads((output.folder / "metrics.json").read_bytes())
-    for alarm in alarms(output):
-        metrics[f"alarms/{alarm['alarm']}"] = metrics.get(f"alarms/{alarm['alarm']}", 0.0) + 1
-    return metrics
+    raised = Counter(f"alarms/{alarm['alarm']}" for alarm in alarms(output))
+    return {**metrics(output), **{name: float(count) for name, count in raised.items()}}
+
+
+def metrics(output: store.Output) -> Mapping[str, float]:
+    """The final metrics of a training stage."""
+    found: Mapping[str, float] = json.loads((output.folder / "metrics.json").read_bytes())
+    return found
+
+
+def dev_accuracy(output: store.Output) -> list[tuple[int, float]]:
+    """What a GRPO stage measured on dev, by step; empty where it measured nothing."""
+    rows = [json.loads(line) for line in (output.folder / "history.jsonl").read_bytes().splitlines()]
+    return [(row["step"], row["dev/accuracy"]) for row in rows if "dev/accuracy" in row]
 
 
 def alarms(output: store.Output) -> list[dict[str, Any]]:

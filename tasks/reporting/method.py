@@ -122,5 +122,3 @@ class Control(Section):
     control: Gain
     """The same of the control."""
     conclusion: str
-    step: int
-    """The step of training at which both were measured."""

@@ -77,7 +77,6 @@ CONTROL = {
     "real": {"difference": 0.73, "low": 0.68, "high": 0.77, "p_value": 1e-80},
     "control": {"difference": 0.004, "low": -0.018, "high": 0.026, "p_value": 0.79},
     "conclusion": "The rewards taught it.",
-    "step": 10,
 }
 
 
@@ -130,7 +129,7 @@ def test_the_story_is_told_in_the_order_in_which_it_happened(parse, make):
         "Too little spread.",
         "reward_hacking",
         "The rewards taught it.",
-        "Gain on chains at step 10",
+        "Gain on chains",
         "The gate",
     ]
     places = [page.visible.index(text) for text in order]
