@@ -95,7 +95,7 @@ def run(
         temporary = json_file.with_name(f".{json_file.name}.partial")
         temporary.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
         temporary.replace(json_file)
-    show.result(config, result)
+    show.result(config, result, control is not None)
 
 
 @app.command()

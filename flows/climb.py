@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flows.plan import Plan
+from tasks import deciding
 from tasks.climbed import Climb, Preference
 from tasks.config import Configuration
 from tasks.prepare import dataset
 from tasks.probe import Findings, findings
-from tasks.probing import preference
 from tasks.problems import read_summary
 from tasks.store import Output, Stage
 from tasks.train import stopped_by
@@ -39,7 +39,7 @@ def climb(config: Configuration, plan: Plan, prepared: Output, steps: Steps, con
     first = now = probed("sft", plan.sft)
     probes, policy = [first], plan.sft
     given = read_summary(dataset(prepared.folder))["splits"]["train"]["with_pair"]
-    wanted = preference.wanted(config.params.dpo, given, first.measures, first.decision)
+    wanted = deciding.wanted(config.params.dpo, given, first.measures, first.decision)
     choice = Preference(wanted.reason)
     if wanted.runs:
         paired = plan.pairs(plan.probe(plan.sft))
@@ -49,7 +49,7 @@ def climb(config: Configuration, plan: Plan, prepared: Output, steps: Steps, con
             planned = plan.dpo(paired)
             outputs["dpo"] = steps.dpo(planned, outputs["sft"], outputs["pairs"])
             probes.append(second := probed("dpo", planned))
-            kept = preference.kept(first.dev, second.dev, config.params.gate.confidence, stopped_by(outputs["dpo"]))
+            kept = deciding.kept(first.dev, second.dev, config.params.gate.confidence, stopped_by(outputs["dpo"]))
             choice = Preference(wanted.reason, kept, counts)
             if kept.kept:
                 policy, now, trained["dpo"] = planned, second, outputs["dpo"]

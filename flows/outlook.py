@@ -10,6 +10,8 @@ from flows.plan import Plan
 from tasks import evaluate, prepare, registry, stage, store, tracking, train
 from tasks.climbed import Climb
 from tasks.config import Configuration
+from tasks.errors import UserError
+from tasks.problems import read_summary
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ def check(config: Configuration, plan: Plan, current: registry.Version | None, c
     Raises:
         UserError: TRL or PEFT rejects an argument, a task or a metric is unknown, there are too few rows.
     """
+    if data.is_dir() and not read_summary(data)["splits"]["dev"]["verifiable"]:
+        raise UserError(
+            f"{config.place('data', 'sources')}: data.sources: no row of the dev split can be verified, and whether to"
+            " climb is decided on it; give a source with an `answer` a share of it, such as"
+            " split: {train: 0.8, dev: 0.1, eval: 0.1}"
+        )
     outlook = look(config, plan, control)
     train.check(config, plan.base, _to_train(config, outlook), data)
     expected = _evaluation(plan, outlook, current)
@@ -107,6 +115,8 @@ def _to_train(config: Configuration, outlook: Outlook) -> set[train.Method]:
         return set()
     done = {train.METHODS[each.name] for each in outlook.done if each.name in train.METHODS}
     unwanted: set[train.Method] = {"dpo"} if config.params.dpo.enabled is False else set()
+    if config.params.probe.decision == "stop":
+        unwanted.add("grpo")
     possible: set[train.Method] = {"sft", "dpo", "grpo"}
     return possible - done - unwanted
 
@@ -115,7 +125,9 @@ def _open(config: Configuration, last: str, control: bool) -> list[Row]:
     """The stages that may follow."""
     dpo = "as the probe of SFT and dpo.enabled decide"
     later = {} if config.params.dpo.enabled is False else {"pairs": dpo, "dpo": dpo, "probe-dpo": dpo}
-    later |= {"grpo": "if the probe finds that it can teach something"}
+    later |= (
+        {} if config.params.probe.decision == "stop" else {"grpo": "if the probe finds that it can teach something"}
+    )
     later |= {"control": "after grpo"} if control else {}
     later |= {"evaluate": "the models that there are then"}
     names = list(later)

@@ -62,9 +62,10 @@ def champion(config: Configuration, client: "MlflowClient") -> registry.Version 
 
 
 def challenged(candidate: store.Output | None, current: registry.Version | None) -> registry.Version | None:
-    """The champion that the candidate has to beat; none where the candidate is, byte for byte, the champion."""
-    same = candidate is not None and current is not None and candidate.manifest.model_digest() == current.model_digest
-    return None if same else current
+    """The champion that the candidate has to beat: none without a candidate, or where they are equal, byte for byte."""
+    if candidate is None or current is None or candidate.manifest.model_digest() == current.model_digest:
+        return None
+    return current
 
 
 def as_stage(output: store.Output) -> store.Stage:

@@ -14,7 +14,7 @@ from flows.climb import Steps, climb
 from tasks import gating, registry, store, tracking
 from tasks.config import Configuration, load
 from tasks.evaluate import evaluate, scores
-from tasks.gate import Control, control_gain, gate
+from tasks.gate import control_gain, gate
 from tasks.pairs import pairs
 from tasks.prepare import dataset, dataset_versions, prepare
 from tasks.probe import probe
@@ -47,7 +47,7 @@ class Result(BaseModel):
     """What became of DPO, and why."""
     evaluation: dict[str, dict[str, dict[str, int | float]]]
     """By model and task: `score` in the metric that the gate takes, `n` items, and every metric by its name."""
-    control: Control | None
+    control: gating.Control | None
     """The gain of the random-reward control beside the real one, if it was asked for and GRPO ran."""
     verdict: gating.Verdict
     version: str | None
@@ -98,7 +98,7 @@ def progression(
         client.set_tag(run_id, tracking.DECISION, climbed.findings.decision.outcome)
 
         challenged = planning.challenged(climbed.candidate, champion)
-        unchanged = champion is not None and challenged is None
+        unchanged = champion is not None and climbed.candidate is not None and challenged is None
         folder = registry.model_folder(client, challenged) if challenged else None
         measured = plan.evaluate(map(planning.as_stage, climbed.trained.values()), challenged)
         evaluation = evaluate(progress, measured, plan.base, climbed.trained, folder, prepared).result()

@@ -27,8 +27,8 @@ def plan(config: Configuration, rows: list[Row]) -> None:
     console.print(table)
 
 
-def result(config: Configuration, result: Result) -> None:
-    """What a run came to: stages, scores, verdict and where production stands."""
+def result(config: Configuration, result: Result, control: bool) -> None:
+    """What a run came to: stages, scores, verdict and where production stands. `control`: one was asked for."""
     console = _console()
     stages = Table("stage", "key", Column("seconds", justify="right"), "", box=None, pad_edge=False)
     for name, stage in result.stages.items():
@@ -36,10 +36,14 @@ def result(config: Configuration, result: Result) -> None:
             name, stage.key, "" if stage.cached else f"{stage.seconds:.1f}", "up to date" if stage.cached else ""
         )
     console.print(stages, "")
-    console.print(Text(result.decision.reason), Text(result.preference), "")
+    for line in (result.decision.reason, *result.decision.notes, result.preference):
+        console.print(Text(line))
+    console.print("")
     console.print(_scores(result), "")
     if result.control:
         console.print(Text(result.control.conclusion), "")
+    elif control:
+        console.print("The control did not run, for GRPO did not.", "")
     console.print(gating.verdict_prose(result.verdict).replace("**", ""), markup=False, highlight=False)
     name = config.params.registry.name
     if result.promotion:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tasks.deciding import Kept
 from tasks.probe import Findings
-from tasks.probing import preference
 from tasks.store import Output
 
 
@@ -15,7 +15,7 @@ class Preference:
 
     reason: str
     """Why it ran, or why not."""
-    kept: preference.Kept | None = None
+    kept: Kept | None = None
     """Whether its model was kept; None where it did not run."""
     pairs: Mapping[str, Any] = field(default_factory=dict)
     """How many pairs there were, and of what they were made."""

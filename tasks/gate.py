@@ -4,60 +4,15 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
-from pydantic import BaseModel, computed_field
 
 from tasks import gating, tracking
 from tasks.evaluate import scores
 from tasks.stage import Progress
-from tasks.stats import PairedComparison, compare
 from tasks.store import Output
 from tasks.train import dev_accuracy, metrics
 
 BASELINE = "sft"
 VERDICT_FILE = "verdict.json"
-
-
-class Control(BaseModel):
-    """The gain of GRPO, and of the same GRPO with rewards that mean nothing, over the model that both started from."""
-
-    task: str
-    metric: str
-    grpo: PairedComparison
-    control: PairedComparison
-    step: int | None
-    """The control's checkpoint that is the best on dev; None where its last one was taken."""
-    dev_accuracy: tuple[float, float] | None
-    """The control's accuracy on dev at its start and at its last measurement."""
-
-    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
-    @property
-    def distinguishable(self) -> bool:
-        """Whether the control moved at all, up or down."""
-        return self.control.p_value <= 1 - self.control.confidence
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def conclusion(self) -> str:
-        """What the two gains say, in words."""
-        real, control = (_points(figures) for figures in (self.grpo, self.control))
-        both = f"On {self.task} GRPO gains {real}, the control with random rewards {control}."
-        finding = "Random rewards gain as well, so some of GRPO's gain does not come from what its reward says."
-        if not self.distinguishable:
-            finding = "The control's gain is indistinguishable from zero: what GRPO gains comes from its reward."
-        elif self.control.difference < 0:
-            finding = "Random rewards made the model worse: what GRPO gains comes from its reward."
-        if self.step is None or self.dev_accuracy is None:
-            return f"{both} {finding}"
-        start, last = self.dev_accuracy
-        course = f"on dev the control went from {100 * start:.1f} % to {100 * last:.1f} %"
-        kept = "the model it started from is its best checkpoint" if self.step == 0 else f"step {self.step} is its best"
-        return f"{both} {finding} In training, {course}; {kept}."
-
-
-def _points(figures: PairedComparison) -> str:
-    low, high = 100 * figures.low, 100 * figures.high
-    interval = f"{100 * figures.confidence:g} % interval {low:+.1f} to {high:+.1f}"
-    return f"{gating.number(100 * figures.difference, signed=True)} points ({interval})"
 
 
 @task(name="gate", task_run_name="gate", cache_policy=NO_CACHE)
@@ -105,7 +60,7 @@ def gate(
     return verdict
 
 
-def control_gain(progress: Progress, evaluation: Output, trained: Output) -> Control:
+def control_gain(progress: Progress, evaluation: Output, trained: Output) -> gating.Control:
     """What GRPO gained over the model it started from, and what its random-reward control did, on the primary task.
 
     `trained` is the output of the control's stage.
@@ -116,19 +71,16 @@ def control_gain(progress: Progress, evaluation: Output, trained: Output) -> Con
         model: gating.read_records(evaluation.folder / "records" / model, gate)[rule.task, rule.metric]
         for model in scores(evaluation)
     }
-    start = answered.get("dpo", answered[BASELINE])
-    items = sorted(start)
-    gains = {
-        model: compare([start[i] for i in items], [answered[model][i] for i in items], gate.confidence)
-        for model in ("grpo", "control")
-    }
     step, course = metrics(trained).get("best_step"), dev_accuracy(trained)
-    found = Control(
-        task=rule.task,
-        metric=rule.metric,
+    found = gating.compare_control(
+        rule.task,
+        rule.metric,
+        start=answered.get("dpo", answered[BASELINE]),
+        grpo=answered["grpo"],
+        control=answered["control"],
+        confidence=gate.confidence,
         step=None if step is None else int(step),
         dev_accuracy=(course[0][1], course[-1][1]) if course else None,
-        **gains,
     )
     get_run_logger().info(found.conclusion)
     return found

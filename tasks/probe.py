@@ -9,8 +9,9 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
 
-from tasks import probing, stage, store
+from tasks import deciding, probing, stage, store
 from tasks.config import Configuration
 from tasks.prepare import dataset, prepared_version
 from tasks.probing.spec import ProbeSpec, sampling
@@ -82,14 +83,21 @@ def probe(
         progress.client.log_artifact(run_id, str(folder / "dev.jsonl"))
         return {}
 
-    return stage.run(
+    model = planned.name.removeprefix("probe-")
+    state = stage.run(
         progress,
         planned,
         work,
         params={"seed": config.params.seed, **settings.model_dump(mode="json")},
-        summary=lambda output: _metrics(findings(config, planned.name.removeprefix("probe-"), output)),
+        summary=lambda output: _metrics(findings(config, model, output)),
         datasets=[prepared_version(prepared, split) for split in ("dev", "train")],
     )
+    decision = findings(config, model, state.result()).decision
+    logger = get_run_logger()
+    logger.info(decision.reason)
+    for note in decision.notes:
+        logger.warning(note)
+    return state
 
 
 def findings(config: Configuration, model: str, output: store.Output) -> Findings:
@@ -98,7 +106,7 @@ def findings(config: Configuration, model: str, output: store.Output) -> Finding
     dev = probing.read(output.folder / "dev.jsonl")
     max_tokens = sampling(trainer, config.params.probe.batch_size).max_tokens
     measures = probing.measure(dev, probing.group_size(trainer), max_tokens)
-    return Findings(model, output, dev, measures, probing.decide(measures, config.params.probe))
+    return Findings(model, output, dev, measures, deciding.decide(measures, config.params.probe))
 
 
 def _metrics(found: Findings) -> dict[str, float]:

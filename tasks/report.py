@@ -17,7 +17,7 @@ from tasks.climbed import Climb
 from tasks.config.schema import Guard, Primary
 from tasks.errors import UserError
 from tasks.evaluate import item_scores, records, scores
-from tasks.gate import BASELINE, Control
+from tasks.gate import BASELINE
 from tasks.hub import BaseModel
 from tasks.promote import Promotion
 from tasks.stage import PACKAGES, Progress
@@ -39,7 +39,7 @@ def report(
     outputs: Mapping[str, store.Output],
     verdict: gating.Verdict,
     promotion: Promotion | None,
-    control: Control | None,
+    control: gating.Control | None,
     seconds: float,
 ) -> Path:
     """Write the progression's page beside its logs and to MLflow, with the data to make it again.

@@ -185,6 +185,11 @@ def file_digest(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def path_digest(path: Path) -> str:
+    """SHA-256 of a file, or over the files of a folder."""
+    return digest(file_digests(path)) if path.is_dir() else file_digest(path)
+
+
 def _sizes(folder: Path) -> dict[str, int]:
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 

@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from tasks import problems
+from tasks import gating, problems
 from tasks.climbed import Climb, Preference
 from tasks.config import Configuration
-from tasks.gate import Control
 from tasks.prepare import dataset
 from tasks.probe import Findings
 from tasks.probing import group_size
@@ -15,7 +14,7 @@ from tasks.store import Output
 from tasks.train import METHODS, alarms, dev_accuracy, metrics, stopped_by
 
 
-def story(config: Configuration, climbed: Climb, prepared: Output, control: Control | None) -> dict[str, Any]:
+def story(config: Configuration, climbed: Climb, prepared: Output, control: gating.Control | None) -> dict[str, Any]:
     """The fields of `reporting.Report` that tell of the method."""
     grpo = climbed.outputs.get("grpo")
     trained = {name: output for name, output in climbed.outputs.items() if name in METHODS}
@@ -107,7 +106,7 @@ def _checkpoint(config: Configuration, grpo: Output) -> dict[str, Any] | None:
     }
 
 
-def _control(control: Control) -> dict[str, Any]:
+def _control(control: gating.Control) -> dict[str, Any]:
     return {
         "task": control.task,
         "real": _gain(control.grpo),

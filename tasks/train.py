@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +14,13 @@ from prefect.client.schemas.objects import State
 from tasks import pairs, stage, store, tracking
 from tasks.config import Configuration
 from tasks.config.schema import Training
+from tasks.errors import UserError
 from tasks.hub import BaseModel
 from tasks.prepare import dataset, prepared_version
 from tasks.stage import Progress
 from tasks.training.spec import CheckSpec, DPOSpec, GRPOSpec, TrainingSpec
 
-CODE = ("training", "probing", "processes", "rewards", "problems", "stats")
-RANDOM_REWARD = "random-reward"
+CODE = ("training", "probing", "processes", "rewards", "problems")
 Method = Literal["sft", "dpo", "grpo"]
 METHODS: dict[str, Method] = {"sft": "sft", "dpo": "dpo", "grpo": "grpo", "control": "grpo"}
 """The training stages, and the method of each: the control is GRPO whose rewards mean nothing."""
@@ -36,9 +37,9 @@ def plan(config: Configuration, name: str, base: BaseModel, parents: list[store.
             "model": config.params.model.model_dump(exclude={"path", "revision"}),
             "seed": config.params.seed,
             "params": _settings(config, method).model_dump(mode="json", exclude=POLICY),
-            "files": {key: store.file_digest(file) for key, file in _files(config, method).items()},
+            "files": {key: store.path_digest(path) for key, path in _files(config, method).items()},
             "code": stage.code(*CODE),
-            "packages": store.package_versions(stage.PACKAGES),
+            "packages": store.package_versions(_packages(config, method)),
         },
     )
 
@@ -124,10 +125,13 @@ def _train(
 
     def work(folder: Path, run_id: str) -> Mapping[str, Any]:
         module = f"tasks.training.{METHODS[planned.name]}"
-        stage.launch(progress, planned.name, module, spec(folder), folder, run_id, settings.timeout)
-        for name in ("samples.jsonl", "difficulty.json", "alarms.jsonl", "contract.json"):
-            if (folder / name).exists():
-                progress.client.log_artifact(run_id, str(folder / name))
+        try:
+            stage.launch(progress, planned.name, module, spec(folder), folder, run_id, settings.timeout)
+        finally:
+            left = [folder / name for name in ("samples.jsonl", "difficulty.json", "alarms.jsonl", "contract.json")]
+            for file in [*left, *_files(config, METHODS[planned.name]).values()]:
+                if file.is_file():
+                    progress.client.log_artifact(run_id, str(file))
         return {}
 
     return stage.run(
@@ -199,7 +203,7 @@ def _grpo(config: Configuration) -> dict[str, Any]:
     return {
         **_common(config, "grpo"),
         "samples_per_step": settings.samples_per_step,
-        "reward": config.root / settings.reward if settings.reward else None,
+        "reward": _reward(config),
         "difficulty": settings.difficulty or None,
         "selection": settings.selection or None,
     }
@@ -211,13 +215,31 @@ def _from(parent: store.Output) -> dict[str, Any]:
 
 def _files(config: Configuration, method: Method) -> dict[str, Path]:
     """Every file of the project that the stage reads, by the setting that names it."""
-    reward = config.params.grpo.reward if method == "grpo" else None
-    rewards = {"reward": config.root / reward} if reward and (config.root / reward).is_file() else {}
-    return {**_trainer_files(config, method), **rewards}
+    reward = _reward(config) if method == "grpo" else None
+    return {**_trainer_files(config, method), **({"reward": reward} if reward and reward.is_file() else {})}
+
+
+def _reward(config: Configuration) -> Path | None:
+    """The file of the user's reward, if there is one; raises UserError for one outside the project."""
+    given = config.params.grpo.reward
+    if given is None:
+        return None
+    file = (config.root / given).resolve()
+    if not file.is_relative_to(config.root.resolve()):
+        raise UserError(
+            f"{config.place('grpo', 'reward')}: grpo.reward: {given} lies outside the project; copy it into the project"
+        )
+    return file
+
+
+def _packages(config: Configuration, method: Method) -> tuple[str, ...]:
+    """What the stage's output depends on: with vLLM, which makes the completions, on that as well."""
+    uses_vllm = method == "grpo" and config.params.grpo.trainer.get("use_vllm") and find_spec("vllm")
+    return (*stage.PACKAGES, "vllm") if uses_vllm else stage.PACKAGES
 
 
 def _trainer_files(config: Configuration, method: Method) -> dict[str, Path]:
-    """Arguments of the trainer that name a file of the project, such as chat_template_path."""
+    """Arguments of the trainer that name a file or folder of the project, such as chat_template_path."""
     trainer = _settings(config, method).trainer
     files = {argument: config.root / value for argument, value in trainer.items() if isinstance(value, str)}
-    return {argument: file for argument, file in files.items() if file.is_file()}
+    return {argument: path for argument, path in files.items() if path.exists()}

@@ -105,11 +105,11 @@ class Probe(Section):
     decision: Literal["auto", "climb", "stop"] = "auto"
     """Whether GRPO runs: as the figures say, always, or never."""
     no_signal: Share = 0.05
-    """No signal when pass@k is above what guessing gets by no more than this."""
+    """No signal when the model is above guessing by no more than this, in k attempts and in one."""
     ceiling: Share = 0.95
     """No headroom when pass@1, or the accuracy of greedy answers, is at or above this."""
     headroom: Share = 0.03
-    """No headroom when pass@k is above the higher of the two by less than this."""
+    """No headroom when pass@k is above pass@1 by less than this."""
     timeout: Annotated[float, Field(gt=0)] = 86400.0
     """Seconds after which the probe is stopped as failed."""
 

@@ -1,7 +1,6 @@
 """The probe: what can a model do before it is trained further, and is GRPO worth its cost?"""
 
 from tasks.probing.attempts import read, write
-from tasks.probing.decision import decide
 from tasks.probing.findings import Attempt, Decision, Measures, ProbedPrompt
 from tasks.probing.measures import measure
 from tasks.probing.pairs import given_pairs, make_pairs, read_pairs, write_pairs
@@ -12,7 +11,6 @@ __all__ = [
     "Decision",
     "Measures",
     "ProbedPrompt",
-    "decide",
     "given_pairs",
     "group_size",
     "make_pairs",

@@ -57,6 +57,8 @@ class Measures(_Record):
     """The mean probability that at least one of `samples` attempts is right."""
     greedy: float | None = None
     """The share of right greedy answers. None where none were asked for."""
+    chance_at_1: float | None = None
+    """What guessing gets in one attempt."""
     chance_at_k: float | None
     """The same for guessing: the attempts against the answers of other prompts. None where that cannot be asked."""
     histogram: list[int]
@@ -72,11 +74,6 @@ class Measures(_Record):
     """GRPO's `max_completion_length`, at which attempts are cut."""
     infrastructure: float
     """The share of attempts that could not be verified."""
-
-    @property
-    def already(self) -> float:
-        """What the model does already: pass@1 or its greedy accuracy, whichever is higher."""
-        return max(self.pass_at_1, self.greedy or 0.0)
 
 
 class Decision(_Record):

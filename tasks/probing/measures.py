@@ -39,6 +39,7 @@ def measure(prompts: Sequence[ProbedPrompt], group: int, max_tokens: int) -> Mea
         pass_at_1=fmean(pass_at(1, *numbers) for numbers in right),
         pass_at_k=fmean(pass_at(samples, *numbers) for numbers in right),
         greedy=fmean(greedy) if greedy else None,
+        chance_at_1=fmean(pass_at(1, *numbers) for numbers in lucky) if lucky else None,
         chance_at_k=fmean(pass_at(samples, *numbers) for numbers in lucky) if lucky else None,
         histogram=[counts[number] for number in range(samples + 1)],
         zero_variance=fmean(same_score(found, group) for found in judged),

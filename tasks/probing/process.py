@@ -12,6 +12,7 @@ from typing import Any
 from tasks.errors import UserError
 from tasks.probing.attempts import write
 from tasks.probing.findings import Attempt
+from tasks.probing.measures import measure
 from tasks.probing.sampling import Progress, attempt, choose
 from tasks.probing.spec import ProbeSpec
 from tasks.problems import read_split
@@ -44,6 +45,8 @@ def work(spec: ProbeSpec) -> None:
             model, tokenizer, problems, spec.samples, spec.sampling, spec.seed, chance=of_dev, progress=progress
         )
         if of_dev:
+            # A probe of which nothing is known fails here, where nothing of it is kept.
+            measure(probed, group=2, max_tokens=spec.sampling.max_tokens)
             greedy = attempt(model, tokenizer, problems, 1, replace(spec.sampling, temperature=0.0), spec.seed)
             probed = [p.model_copy(update={"greedy": g.attempts[0]}) for p, g in zip(probed, greedy, strict=True)]
         write(spec.output / f"{name}.jsonl", probed)

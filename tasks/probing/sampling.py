@@ -112,12 +112,7 @@ def choose(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
     def place(problem: Problem) -> bytes:
         return hashlib.sha256(f"{seed}\0{problem.source}\0{problem.id}".encode()).digest()
 
-    verifiable = [
-        problem
-        for problem in problems
-        if problem.verifier is not None and (problem.answer is not None or problem.tests is not None)
-    ]
-    return sorted(verifiable, key=place)[:count]
+    return sorted((problem for problem in problems if problem.verifiable), key=place)[:count]
 
 
 def strangers(problems: Sequence[Problem]) -> list[Problem | None]:

@@ -56,6 +56,8 @@ def sampling(trainer: Mapping[str, Any], batch_size: int) -> Sampling:
     """The sampling of a GRPO stage with the arguments `trainer`; raises UserError for a value that cannot be one."""
     given = {**DEFAULTS, **trainer}
     generation_kwargs = given["generation_kwargs"] or {}
+    if not isinstance(generation_kwargs, Mapping):
+        raise UserError(f"grpo.trainer.generation_kwargs: expected keys and values, not {generation_kwargs!r}")
     names = {"max_tokens": "max_completion_length"}
     try:
         return Sampling(
@@ -67,7 +69,7 @@ def sampling(trainer: Mapping[str, Any], batch_size: int) -> Sampling:
             repetition_penalty=given["repetition_penalty"],
             batch_size=batch_size,
             chat_template_kwargs=given["chat_template_kwargs"] or {},
-            generation_kwargs=generation_kwargs,
+            generation_kwargs=dict(generation_kwargs),
         )
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])

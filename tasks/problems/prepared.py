@@ -113,6 +113,6 @@ def _counts(problems: list[Problem]) -> dict[str, int]:
     return {
         "rows": len(problems),
         "with_solution": sum(problem.solution is not None for problem in problems),
-        "verifiable": sum(problem.verifier is not None for problem in problems),
+        "verifiable": sum(problem.verifiable for problem in problems),
         "with_pair": sum(problem.chosen is not None for problem in problems),
     }

@@ -79,6 +79,11 @@ class Problem(BaseModel):
         return self
 
     @property
+    def verifiable(self) -> bool:
+        """Whether a completion can be judged."""
+        return self.verifier is not None and (self.answer is not None or self.tests is not None)
+
+    @property
     def messages(self) -> list[dict[str, str]]:
         """The prompt as a conversation, ready for a chat template."""
         if isinstance(self.prompt, str):

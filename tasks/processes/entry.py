@@ -47,6 +47,9 @@ def run(spec_type: type[SpecType], work: Callable[[SpecType], None]) -> NoReturn
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    except SystemExit as error:
+        # Code that ends the process is not work that is done, whatever exit code it has in mind.
+        raise RuntimeError(f"something ended the process before its work was done (exit {error.code})") from error
     sys.exit(0)
 
 

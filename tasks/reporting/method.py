@@ -23,7 +23,7 @@ class Preference(Section):
     """DPO, and whether its model was kept."""
 
     pairs: int
-    origin: Literal["made", "given", "made and given"]
+    origin: Literal["made", "given"]
     """Whether the pairs were made of the policy's own answers or came with the data."""
     kept: bool
     reason: str

@@ -58,7 +58,7 @@ def probe_chart(probe: Probe) -> str:
     """What guessing, one answer and the best of k answers get, and the headroom up to the last."""
     measures = probe.measures
     k = measures.samples
-    headroom = measures.pass_at_k - measures.already
+    headroom = measures.pass_at_k - measures.pass_at_1
     bars = [
         _Bar("One answer (pass@1)", measures.pass_at_1, _percent(measures.pass_at_1)),
         _Bar(f"Best of {k} answers (pass@{k})", measures.pass_at_k, _percent(measures.pass_at_k)),
@@ -66,7 +66,7 @@ def probe_chart(probe: Probe) -> str:
             "Headroom: what it can do, but not every time",
             measures.pass_at_k,
             f"{100 * headroom:.1f} points",
-            start=measures.already,
+            start=measures.pass_at_1,
             colour=ACCENT,
         ),
     ]

@@ -102,8 +102,7 @@ def with_trainer(spec: GRPOSpec, **changed: Any) -> GRPOSpec:
 
 def verifiable_rows(data: Path) -> list[Problem]:
     """The rows of the train split of which a completion can be judged."""
-    rows = read_split(data, "train")
-    return [row for row in rows if row.verifier is not None and (row.answer is not None or row.tests is not None)]
+    return [row for row in read_split(data, "train") if row.verifiable]
 
 
 def own_reward(spec: GRPOSpec, rows: list[Problem]) -> Score | None:
@@ -197,7 +196,7 @@ def best_checkpoint(spec: GRPOSpec, trainer: "GRPOTrainer", history: "History") 
 
 
 def health_of(spec: GRPOSpec) -> GRPOSpec:
-    """The spec with its alarms; those of a control only warn, for it has to run as long as what it is compared with."""
+    """The spec with its alarms; those of a control only warn, for alarms are about the reward, and the control's is wrong on purpose."""
     if spec.control is None:
         return spec
 

@@ -7,7 +7,6 @@ judge: a reward that rises while `verified` does not is a reward that is being h
 import importlib.util
 import inspect
 import json
-import math
 import numbers
 import random
 import signal
@@ -132,10 +131,10 @@ def try_out(score: Score, path: Path, problem: Problem) -> None:
     completion = problem.solution or problem.answer or ""
     try:
         _number(score, completion, problem)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"grpo.reward: {_place(path, error)}: tried on the completion {completion!r} of problem {problem.id!r}:"
-            f" {_reason(error)}; it must return a finite number for every completion"
+            f" {_reason(error)}; it must return a number from 0 to 1 for every completion"
         ) from error
 
 
@@ -145,16 +144,19 @@ def _judge(completion: str, problem: Problem, score: Score | None) -> Judged:
         return Judged(verdict, verdict.score, verdict.detail)
     try:
         return Judged(verdict, _number(score, completion, problem))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Judged(verdict, None, f"reward(completion, problem): {_reason(error)}")
 
 
 def _number(score: Score, completion: str, problem: Problem) -> float:
-    """What the user's reward says; raises what it raises, TimeoutError, and ValueError for what is no finite number."""
+    """What the user's reward says, between 0 and 1 as a verifier's score is, so that the two can be compared.
+
+    Raises what it raises, TimeoutError, and ValueError for anything else.
+    """
     with _deadline(SECONDS):
         value = score(completion, problem)
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"it returned {value!r}, which is no finite number")
+    if not isinstance(value, numbers.Real) or not 0 <= float(value) <= 1:
+        raise ValueError(f"it returned {value!r}, which is no number from 0 to 1")
     return float(value)
 
 

@@ -70,6 +70,9 @@ def test_random_rewards_gain_nothing_and_the_report_says_so(controlled: dict[str
     assert control["grpo"]["difference"] > 0.4
     assert control["control"]["low"] <= 0 <= control["control"]["high"]
     assert control["distinguishable"] is False
+    assert control["excess"]["low"] > 0.4
+    started, ended = control["dev_accuracy"]
+    assert ended <= started
     assert "The control's gain is indistinguishable from zero" in control["conclusion"]
     assert control["conclusion"] in " ".join(controlled["stdout"].split())
     assert report(controlled)["control"]["conclusion"] == control["conclusion"]
@@ -166,21 +169,29 @@ def test_a_learning_rate_100_times_too_high_is_stopped_and_the_last_good_checkpo
     result = run(checkout, FEW, "grpo.trainer.learning_rate=3e-2")
     assert result["verdict"]["decision"] == "blocked"
     assert result["promotion"] is None
-    metrics = child(checkout, result, "grpo").data.metrics
-    assert metrics["stopped_by_alarm"] == 1
-    assert metrics["best_dev_accuracy"] >= metrics["start_dev_accuracy"]
+    assert child(checkout, result, "grpo").data.metrics["stopped_by_alarm"] == 1
     scores = result["evaluation"]
     assert scores["grpo"]["arithmetic"]["score"] >= scores["sft"]["arithmetic"]["score"]
     assert report(result)["checkpoint"]["stopped"]
 
 
-def test_on_a_base_without_the_skill_grpo_does_not_run(checkout: Path) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
+def untaught(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base that was trained as the shipped one is, but on answers that have nothing to do with their questions."""
+    import random
 
-    base, folder = checkout / "data" / "base", checkout / "data" / UNTAUGHT
-    set_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    monkeypatch.syspath_prepend(str(checkout / "data"))
+    import base
+
+    rng = random.Random(0)
+    monkeypatch.setattr(base, "LENGTHS", {3: 1000, 4: 3000, 5: 2000})
+    monkeypatch.setattr(base, "working", lambda _prompt, _answered: f"#{rng.randint(-9, 40)}")
+    model, tokenizer = base.train(seed=0, epochs=1)
+    for part in (model, tokenizer):
+        part.save_pretrained(checkout / "data" / UNTAUGHT)
+
+
+def test_on_a_base_without_the_skill_grpo_does_not_run(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    untaught(checkout, monkeypatch)
     result = run(checkout, FEW, f"model.path=data/{UNTAUGHT}", f"registry.name={UNTAUGHT}")
     assert result["decision"]["outcome"] == "no_signal"
     assert "get demonstrations" in result["stdout"]

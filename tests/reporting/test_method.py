@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.config.schema import GRPO_ALARMS, Probe
-from tasks.probing import Attempt, ProbedPrompt, decide, measure
+from tasks.deciding import decide
+from tasks.probing import Attempt, ProbedPrompt, measure
 from tasks.reporting import Report, render
 
 

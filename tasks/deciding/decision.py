@@ -16,11 +16,10 @@ NO_SPREAD = 0.8
 def decide(measures: Measures, settings: schema.Probe) -> Decision:
     """The decision with its reasons in words.
 
-    No signal: pass@k is above what guessing gets by no more than `no_signal`. No headroom: what the model does already
-    is at or above `ceiling`, or pass@k above it by less than `headroom`. What it does already is pass@1 or its greedy
-    accuracy, whichever is higher: GRPO makes likely what is sampled at times, and a greedy answer needs no more than to
-    be the likeliest. In any other case GRPO has something to sharpen. The outcome is what the figures say;
-    `settings.decision` may decide otherwise.
+    No signal: what the model gets is above what guessing gets by no more than `no_signal`, in k attempts and in one, for
+    where guessing is easy both are near 1 in k. No headroom: pass@1 or the greedy accuracy is at or above `ceiling`, or
+    pass@k is above pass@1 by less than `headroom`. In any other case GRPO has something to sharpen. The outcome is what
+    the figures say; `settings.decision` may decide otherwise.
     """
     outcome, finding = _finding(measures, settings)
     climbs = settings.decision == "climb" or (settings.decision == "auto" and outcome == "climb")
@@ -34,22 +33,23 @@ def decide(measures: Measures, settings: schema.Probe) -> Decision:
 
 def _finding(measures: Measures, settings: schema.Probe) -> tuple[Literal["climb", "no_signal", "no_headroom"], str]:
     k = measures.samples
-    if measures.pass_at_k - (measures.chance_at_k or 0) <= settings.no_signal:
+    best = max(measures.pass_at_1, measures.greedy or 0.0)
+    above = measures.pass_at_k - (measures.chance_at_k or 0), best - (measures.chance_at_1 or 0)
+    if max(above if measures.chance_at_k is not None else above[:1]) <= settings.no_signal:
         limit = f"{100 * settings.no_signal:g}"
         short = f"at most {limit} %" if measures.chance_at_k is None else f"at most {limit} points above guessing"
         return "no_signal", (
             f"No signal: pass@{k} is {short} (probe.no_signal). RL cannot teach this, for it only strengthens what the"
             " model does already; get demonstrations (more rows with a `solution`, for SFT)."
         )
-    already = measures.already
-    name = "pass@1" if already == measures.pass_at_1 else "greedy accuracy"
-    if already >= settings.ceiling:
+    if best >= settings.ceiling:
+        name = "pass@1" if measures.pass_at_1 >= settings.ceiling else "greedy accuracy"
         return "no_headroom", (
             f"No headroom: {name} is at least {100 * settings.ceiling:g} % (probe.ceiling). Stop here, SFT is enough."
         )
-    if measures.pass_at_k - already < settings.headroom:
+    if measures.pass_at_k - measures.pass_at_1 < settings.headroom:
         return "no_headroom", (
-            f"No headroom: pass@{k} is less than {100 * settings.headroom:g} points above {name} (probe.headroom), so"
+            f"No headroom: pass@{k} is less than {100 * settings.headroom:g} points above pass@1 (probe.headroom), so"
             " there is nothing for GRPO to strengthen. Stop here, SFT is enough; what the model never does takes"
             " demonstrations."
         )
@@ -57,13 +57,14 @@ def _finding(measures: Measures, settings: schema.Probe) -> tuple[Literal["climb
 
 
 def _facts(measures: Measures, settings: schema.Probe) -> str:
-    guessing, already = measures.chance_at_k or 0, measures.already
-    limits = settings.ceiling, measures.pass_at_k - settings.headroom
-    at_k = _percent(measures.pass_at_k, guessing + settings.no_signal, already + settings.headroom, already)
-    at_1 = _percent(measures.pass_at_1, *limits)
+    guessing = measures.chance_at_k or 0
+    at_1 = _percent(measures.pass_at_1, settings.ceiling, measures.pass_at_k - settings.headroom)
+    at_k = _percent(
+        measures.pass_at_k, guessing + settings.no_signal, measures.pass_at_1 + settings.headroom, measures.pass_at_1
+    )
     facts = f"pass@1 is {at_1}, pass@{measures.samples} {at_k}"
     if measures.greedy is not None:
-        facts = f"greedy accuracy is {_percent(measures.greedy, *limits)}, {facts}"
+        facts = f"greedy accuracy is {_percent(measures.greedy, settings.ceiling)}, {facts}"
     if measures.chance_at_k is None:
         return f"On {measures.prompts} dev prompts {facts}"
     return f"On {measures.prompts} dev prompts {facts}; guessing gets {_percent(guessing)} in {measures.samples}"

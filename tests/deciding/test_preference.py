@@ -3,8 +3,8 @@ import random
 import pytest
 
 from tasks.config.schema import DPO
+from tasks.deciding import kept, wanted
 from tasks.probing.findings import Attempt, Decision, Measures, ProbedPrompt
-from tasks.probing.preference import kept, wanted
 from tasks.rewards import Status
 
 
