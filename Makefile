@@ -12,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/ratchet run
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -16,8 +16,8 @@ NO_SPREAD = 0.8
 def decide(measures: Measures, settings: schema.Probe) -> Decision:
     """The decision with its reasons in words.
 
-    No signal: what the model gets is above what guessing gets by no more than `no_signal`, in k attempts and in one, for
-    where guessing is easy both are near 1 in k. No headroom: pass@1 or the greedy accuracy is at or above `ceiling`, or
+    No signal: the model is above guessing by no more than `no_signal`, in k attempts and in one, for both are near 1 in
+    k where guessing is easy. No headroom: pass@1 or the greedy accuracy is at or above `ceiling`, or
     pass@k is above pass@1 by less than `headroom`. In any other case GRPO has something to sharpen. The outcome is what
     the figures say; `settings.decision` may decide otherwise.
     """

@@ -196,7 +196,7 @@ def best_checkpoint(spec: GRPOSpec, trainer: "GRPOTrainer", history: "History") 
 
 
 def health_of(spec: GRPOSpec) -> GRPOSpec:
-    """The spec with its alarms; those of a control only warn, for alarms are about the reward, and the control's is wrong on purpose."""
+    """The spec with its alarms; those of a control only warn, for its reward is wrong on purpose."""
     if spec.control is None:
         return spec
 
