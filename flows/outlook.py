@@ -125,11 +125,11 @@ def _open(config: Configuration, last: str, control: bool) -> list[Row]:
     """The stages that may follow."""
     dpo = "as the probe of SFT and dpo.enabled decide"
     later = {} if config.params.dpo.enabled is False else {"pairs": dpo, "dpo": dpo, "probe-dpo": dpo}
-    later |= (
-        {} if config.params.probe.decision == "stop" else {"grpo": "if the probe finds that it can teach something"}
-    )
-    later |= {"control": "after grpo"} if control else {}
-    later |= {"evaluate": "the models that there are then"}
+    if config.params.probe.decision != "stop":
+        later["grpo"] = "if the probe finds that it can teach something"
+        if control:
+            later["control"] = "after grpo"
+    later["evaluate"] = "the models that there are then"
     names = list(later)
     start = names.index(last) + 1 if last in names else 0
     return [Row(name, "", False, later[name]) for name in names[start:]]

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 os.environ.update(TELEMETRY_OFF)
+# Tests run side by side, a process to a core: threads that spin while they wait for another one slow all of them down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="module")

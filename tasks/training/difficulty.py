@@ -106,6 +106,7 @@ class Description:
     """All rows that can be verified."""
     active: int
     solved: list[str]
+    """Set aside as it starts, each as SOURCE/ID."""
     unsolved: list[str]
     unprobed: int
     zero_variance_before: float | None
@@ -130,12 +131,16 @@ def describe(rows: Sequence[Problem], probed: Sequence[ProbedPrompt], sifted: Si
     return Description(
         prompts=len(rows),
         active=len(sifted.active),
-        solved=[rows[index].id for index in sifted.solved],
-        unsolved=[rows[index].id for index in sifted.unsolved],
+        solved=[_name(rows[index]) for index in sifted.solved],
+        unsolved=[_name(rows[index]) for index in sifted.unsolved],
         unprobed=len(sifted.unprobed),
         zero_variance_before=zero_variance(sifted.known),
         zero_variance_after=zero_variance(sifted.kept),
     )
+
+
+def _name(row: Problem) -> str:
+    return f"{row.source}/{row.id}"
 
 
 def steps(config: GRPOConfig, prompts: int) -> int:

@@ -155,7 +155,7 @@ def test_an_unknown_task_is_named_with_the_nearest_ones(tmp_path: Path, prepared
         work(spec(tmp_path, prepared, tasks=["arithmetic_shrt"]))
     message = str(raised.value)
     assert "has a task 'arithmetic_shrt'; did you mean arithmetic_short" in message
-    assert "has: arithmetic, arithmetic_long, arithmetic_short)" in message
+    assert "has: arithmetic, arithmetic_long, arithmetic_short, " in message
 
 
 def test_a_group_is_refused_with_its_tasks(tmp_path: Path, prepared: Path) -> None:

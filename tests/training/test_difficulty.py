@@ -69,8 +69,8 @@ def test_what_was_set_aside_is_told_by_id_with_the_share_of_groups_without_sprea
     assert json.loads((tmp_path / "difficulty.json").read_text()) == {
         "prompts": 6,
         "active": 4,
-        "solved": ["always"],
-        "unsolved": ["never"],
+        "solved": ["s/always"],
+        "unsolved": ["s/never"],
         "unprobed": 2,
         # Of two attempts out of four the same: 1 and 1; 2 of 6 pairs; 3 of 6 pairs.
         "zero_variance_before": pytest.approx((1 + 1 + 1 / 3 + 1 / 2) / 4),

@@ -137,8 +137,8 @@ def test_prompts_that_teach_nothing_are_not_trained_on_and_the_steps_stay(climb,
     assert set(taken[:10]) == {f"row-{number}" for number in range(40, 50)}
     said = json.loads((run.output / "difficulty.json").read_text())
     assert (said["prompts"], said["active"], said["unprobed"]) == (64, 24, 14)
-    assert said["solved"] == [f"row-{number}" for number in range(20)]
-    assert said["unsolved"] == [f"row-{number}" for number in range(20, 40)]
+    assert said["solved"] == [f"chains/row-{number}" for number in range(20)]
+    assert said["unsolved"] == [f"chains/row-{number}" for number in range(20, 40)]
     # Of four attempts, two right: a group of four is never all the same.
     assert said["zero_variance_before"] == pytest.approx(40 / 50)
     assert run.metrics["zero_variance_before"] == pytest.approx(40 / 50)
