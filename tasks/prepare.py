@@ -7,6 +7,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
 
 from tasks import problems, rewards, stage, store, versioning
 from tasks.config import Configuration
@@ -66,6 +67,9 @@ def prepare(progress: Progress, planned: store.Stage) -> State[store.Output]:
     output = state.result()
     if output.cached:
         _publish_again(config, output)
+    counts = problems.read_summary(dataset(output.folder))
+    if left_out := counts["duplicates"] + counts["set_aside"]:
+        get_run_logger().warning("%d rows were left out: a prompt counts once, and theirs had come before", left_out)
     return state
 
 

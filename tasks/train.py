@@ -16,6 +16,7 @@ from tasks.config import Configuration
 from tasks.config.schema import Training
 from tasks.errors import UserError
 from tasks.hub import BaseModel
+from tasks.launcher import StageFailed
 from tasks.prepare import dataset, prepared_version
 from tasks.stage import Progress
 from tasks.training.spec import CheckSpec, DPOSpec, GRPOSpec, TrainingSpec
@@ -24,6 +25,10 @@ CODE = ("training", "probing", "processes", "rewards", "problems")
 Method = Literal["sft", "dpo", "grpo"]
 METHODS: dict[str, Method] = {"sft": "sft", "dpo": "dpo", "grpo": "grpo", "control": "grpo"}
 """The training stages, and the method of each: the control is GRPO whose rewards mean nothing."""
+
+
+LEFT = ("model", "metrics.json", "alarms.jsonl", "contract.json")
+"""What every training stage leaves."""
 
 
 def plan(config: Configuration, name: str, base: BaseModel, parents: list[store.Stage]) -> store.Stage:
@@ -132,6 +137,8 @@ def _train(
             for file in [*left, *_files(config, METHODS[planned.name]).values()]:
                 if file.is_file():
                     progress.client.log_artifact(run_id, str(file))
+        if missing := [name for name in LEFT if not (folder / name).exists()]:
+            raise StageFailed(f"{module} ended as if its work was done, but left no {', '.join(missing)}")
         return {}
 
     return stage.run(
@@ -241,5 +248,9 @@ def _packages(config: Configuration, method: Method) -> tuple[str, ...]:
 def _trainer_files(config: Configuration, method: Method) -> dict[str, Path]:
     """Arguments of the trainer that name a file or folder of the project, such as chat_template_path."""
     trainer = _settings(config, method).trainer
+    template = str(trainer.get("chat_template_path", ""))
+    if template.endswith(".jinja") and not (config.root / template).is_file():
+        place = config.place(method, "trainer", "chat_template_path")
+        raise UserError(f"{place}: {method}.trainer.chat_template_path: there is no file {template} in {config.root}")
     files = {argument: config.root / value for argument, value in trainer.items() if isinstance(value, str)}
     return {argument: path for argument, path in files.items() if path.exists()}

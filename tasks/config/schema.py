@@ -133,8 +133,10 @@ def _over(defaults: dict[str, dict[str, Any]]) -> BeforeValidator:
             return given
         if unknown := sorted(map(str, given.keys() - defaults.keys())):
             raise ValueError(f"there is no alarm {unknown[0]!r}; there are: {', '.join(defaults)}")
-        over = {name: value if isinstance(value, dict) else {} for name, value in given.items()}
-        return {name: {**default, **over.get(name, {})} for name, default in defaults.items()}
+        laid = {
+            name: {**defaults[name], **value} if isinstance(value, dict) else value for name, value in given.items()
+        }
+        return {**defaults, **laid}
 
     return BeforeValidator(merge)
 

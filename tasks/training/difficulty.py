@@ -112,8 +112,8 @@ class Description:
     zero_variance_before: float | None
     """The expected share of groups without spread over all rows that were probed; None where there is none."""
     zero_variance_after: float | None
-    """The same over those of them that are kept. It is lower than training will find, for the samples that it rests on
-    are those by which the rows were kept."""
+    """The same over the active rows, those that were not probed at the share of those that were. It is lower than
+    training will find, for the samples that it rests on are those by which the rows were kept."""
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
@@ -123,19 +123,23 @@ class Description:
 def describe(rows: Sequence[Problem], probed: Sequence[ProbedPrompt], sifted: Sifted, group: int) -> Description:
     """The sifted rows by their ids, and what GRPO's groups of `group` completions are expected to be like."""
     known = {(prompt.source, prompt.id): prompt.judged for prompt in probed}
+    kept = frozenset(sifted.kept)
 
     def zero_variance(indices: Sequence[int]) -> float | None:
         shares = [same_score(known[rows[index].source, rows[index].id], group) for index in indices]
         return fmean(shares) if shares else None
 
+    before = zero_variance(sifted.known)
+    expected = [zero_variance([index]) if index in kept else before for index in sifted.active]
+    after = [share for share in expected if share is not None]
     return Description(
         prompts=len(rows),
         active=len(sifted.active),
         solved=[_name(rows[index]) for index in sifted.solved],
         unsolved=[_name(rows[index]) for index in sifted.unsolved],
         unprobed=len(sifted.unprobed),
-        zero_variance_before=zero_variance(sifted.known),
-        zero_variance_after=zero_variance(sifted.kept),
+        zero_variance_before=before,
+        zero_variance_after=fmean(after) if after else None,
     )
 
 

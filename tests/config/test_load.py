@@ -1,11 +1,14 @@
 """params.yaml, recipes and overrides become one checked configuration, or one clear error."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tasks.config import find_project, load
 from tasks.errors import UserError
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 PARAMS = """\
 model:
@@ -139,3 +142,23 @@ def test_the_place_of_a_value_is_where_it_was_last_given(project: Path) -> None:
     assert config.place("grpo", "trainer", "beta") == "-S grpo.trainer.beta=0.1"
     assert config.place("grpo", "trainer", "learning_rate") == f"{project / 'params.yaml'}:8"
     assert config.place("grpo", "trainer", "not_given") == f"{project / 'params.yaml'}:7"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("grpo.health.kl=5", "grpo.health.kl"),
+        ("grpo.health.kll.action=off", "there is no alarm 'kll'"),
+        ("grpo.health.kl.action=panic", "'off', 'warn' or 'stop'"),
+    ],
+)
+def test_an_alarm_that_is_not_one_is_refused(override, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        load(PROJECT, overrides=[override])
+
+
+def test_an_alarm_keeps_the_defaults_that_are_not_given(tmp_path):
+    (tmp_path / "params.yaml").write_text((PROJECT / "params.yaml").read_text())
+    bare = load(tmp_path, overrides=["grpo.health=null", "grpo.health.kl.action=warn"]).params.grpo.health
+    assert (bare["kl"].threshold, bare["kl"].patience, bare["kl"].action) == (2.0, 3, "warn")
+    assert bare["reward_hacking"].action == "stop"
