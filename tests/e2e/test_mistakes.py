@@ -78,7 +78,7 @@ def test_too_few_rows_for_a_batch(checkout: Path) -> None:
         "-S",
         "data.sources.chains.path=data/few.jsonl",
         "-S",
-        "data.sources.chains.split={train: 1, dev: 0, eval: 0}",
+        "data.sources.chains.split={train: 0.5, dev: 0.5, eval: 0}",
     ]
     error = refused(
         checkout,
@@ -98,3 +98,9 @@ def test_an_unknown_recipe(checkout: Path) -> None:
 
 def test_a_run_that_there_is_not(checkout: Path) -> None:
     assert "no progression with a run id that starts with 'abc'" in refused(checkout, "report", "abc")
+
+
+def test_no_dev_row_to_decide_on(checkout: Path) -> None:
+    error = refused(checkout, "run", "-S", "data.sources.chains.split={train: 0.8, dev: 0, eval: 0.2}")
+    assert "no row of the dev split can be verified" in error
+    assert "dev: 0.1" in error

@@ -78,14 +78,14 @@ def probed(tmp_path, data):
 
 def test_a_reward_that_is_hacked_rises_and_what_is_verified_does_not(climb, tmp_path):
     own = tmp_path / "own.py"
-    own.write_text("def reward(completion: str, problem) -> float:\n    return float(completion.count('-'))\n")
+    own.write_text("def reward(completion: str, problem) -> float:\n    return min(completion.count('-') / 16, 1.0)\n")
     run = climb({"max_steps": 8}, reward=own, health={})
     first, last = run.logs[0], run.logs[-1]
-    assert last["reward"] > first["reward"] + 1
+    assert last["reward"] > first["reward"] + 1 / 16
     assert first["verified"] > 0
     assert last["verified"] <= first["verified"] - 0.1
     for sample in run.samples:
-        assert sample["reward"] == sample["completion"].count("-")
+        assert sample["reward"] == min(sample["completion"].count("-") / 16, 1)
         assert (sample["score"] == 1) == (sample["status"] == "right")
     for entry in run.logs:
         assert entry["verified"] == pytest.approx(entry["verdict/right"] / 32)
@@ -101,7 +101,7 @@ def test_without_one_the_reward_is_what_is_verified_and_said_once(climb):
 def test_a_reward_that_cannot_be_used_stops_the_stage_before_the_model_is_loaded(climb, tmp_path):
     own = tmp_path / "own.py"
     own.write_text("def reward(completion, problem):\n    return completion\n")
-    with pytest.raises(UserError, match=r"^grpo.reward: .*own\.py: tried on the completion .* no finite number"):
+    with pytest.raises(UserError, match=r"^grpo.reward: .*own\.py: tried on the completion .* no number from 0 to 1"):
         climb(reward=own, model=str(tmp_path / "nowhere"))
 
 

@@ -91,17 +91,20 @@ def test_what_could_not_be_verified_is_no_reward_and_a_whole_batch_of_it_an_erro
 
 def test_the_users_reward_is_trained_on_and_the_verifier_judges_beside_it(ask, tmp_path):
     own = load(
-        file(tmp_path, "def reward(completion, problem):\n    return 10 * len(completion) + int(problem.answer)\n")
+        file(
+            tmp_path,
+            "def reward(completion, problem):\n    return (10 * len(completion) + int(problem.answer)) / 100\n",
+        )
     )
     rewards, metrics, samples = ask(score=own)
-    assert rewards == [21, 21, 22, 22]
+    assert rewards == [0.21, 0.21, 0.22, 0.22]
     assert metrics["verified"] == 0.5
     assert metrics["verdict/right"] == 2
     assert [(s["reward"], s["score"], s["status"]) for s in samples] == [
-        (21, 1, "right"),
-        (21, 0, "wrong"),
-        (22, 0, "no_answer"),
-        (22, 1, "right"),
+        (0.21, 1, "right"),
+        (0.21, 0, "wrong"),
+        (0.22, 0, "no_answer"),
+        (0.22, 1, "right"),
     ]
 
 
@@ -156,8 +159,10 @@ def test_a_file_that_has_no_reward_is_one_clear_error(tmp_path, body, message):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("return 'good'", "own.py: tried on the completion '#1' .*it returned 'good', which is no finite number"),
+        ("return 'good'", "own.py: tried on the completion '#1' .*it returned 'good', which is no number from 0 to 1"),
         ("return float('inf')", "it returned inf"),
+        ("return 1.5", "it returned 1.5, which is no number from 0 to 1"),
+        ("raise SystemExit(0)", "tried on .*SystemExit"),
         ("return problem.gold", "own.py:2: tried on .*'gold'"),
     ],
 )

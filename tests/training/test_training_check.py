@@ -128,7 +128,7 @@ def test_a_choice_of_the_checkpoint_needs_dev_rows_that_can_be_verified(planned,
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def reward(completion, problem):\n    return float(len(completion))\n", None),
+        ("def reward(completion, problem):\n    return 1 / (1 + len(completion))\n", None),
         ("def score(completion, problem):\n    return 1.0\n", "has no function reward"),
         ("def reward(completion, problem):\n    return completion['x']\n", "tried on the completion"),
     ],
