@@ -118,7 +118,7 @@ class Alarm(Section):
     """When a figure of a training stage is out of health, and what then."""
 
     threshold: float
-    """The figure's limit; which figure, and on which side of it trouble lies, is in `tasks.training.health`."""
+    """The figure's limit; which figure, and on which side of it trouble lies, is in `tasks.training.alarms`."""
     patience: Annotated[int, Field(ge=1)] = 1
     """Logs in a row that it must be exceeded."""
     action: Literal["off", "warn", "stop"] = "warn"

@@ -1,1 +1,1 @@
-"""Post-training with TRL: supervised fine-tuning and GRPO, each a process of its own."""
+"""Post-training with TRL: supervised fine-tuning, DPO and GRPO, each a process of its own."""

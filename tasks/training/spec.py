@@ -43,7 +43,7 @@ class TrainingSpec(BaseModel):
     parent_contract: AbsolutePath | None = None
     """The `contract.json` of the stage that made the model; None for a base model."""
     health: dict[str, Alarm] = Field(default_factory=dict)
-    """Alarms by name (`tasks.training.health`)."""
+    """Alarms by name (`tasks.training.alarms`)."""
 
 
 class DPOSpec(TrainingSpec):
